@@ -9,7 +9,7 @@
 namespace idem::inline v0_1 {
 
 /// Root of everything this library throws on its own account. The leaves differ by what the caller
-/// does next. Ordinary answers (replayed, in progress, mismatch, …) are not errors: see `Outcome`.
+/// does next. Ordinary answers (replayed, in progress, mismatch) are not errors: see `Outcome`.
 class Error : public std::runtime_error {
 public:
     using std::runtime_error::runtime_error;

@@ -7,7 +7,7 @@ shift
 
 # -dD keeps the defines and the line markers, so that each define is known by the file it is in.
 leaked=$("$@" -E -dD -x c++ "$header" | awk '
-    /^# [0-9]+ "/ { ours = index($3, "/include/idem/") > 0; next }
+    /^# [0-9]+ "/ { ours = index($3, "include/idem/") > 0; next }
     ours && /^#define / { name = $2; sub(/\(.*/, "", name); defined[name] = 1; seen++ }
     ours && /^#undef /  { delete defined[$2] }
     END {

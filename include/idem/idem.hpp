@@ -5,7 +5,26 @@
 // tests/tidy.cpp holds every header to this.
 
 // clang-format off
+// words
 #include <idem/version.hpp>
+#include <idem/fwd.hpp>
+#include <idem/error.hpp>
+#include <idem/key.hpp>
+#include <idem/fingerprint.hpp>
+#include <idem/failure.hpp>
+#include <idem/clock.hpp>
+#include <idem/record.hpp>
+#include <idem/codec.hpp>
+#include <idem/operation.hpp>
+#include <idem/outcome.hpp>
+// seeing
+#include <idem/events.hpp>
+#include <idem/options.hpp>
+// rules
+#include <idem/rules.hpp>
+#include <idem/protocol.hpp>
+// port
+#include <idem/store.hpp>
 // clang-format on
 
 #endif

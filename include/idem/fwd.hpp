@@ -1,0 +1,29 @@
+#ifndef IDEM_FWD_HPP
+#define IDEM_FWD_HPP
+
+/// Names of the public types, for headers that only pass them on.
+
+namespace idem::inline v0_1 {
+
+struct Key;
+struct KeyView;
+class Fingerprint;
+class FingerprintHasher;
+struct Failure;
+struct RecordHeader;
+struct RecordView;
+struct GuardOptions;
+struct RunOptions;
+struct Event;
+class Execution;
+class Ticket;
+template <class T>
+struct Codec;
+template <class T>
+class Outcome;
+template <class T>
+class Claim;
+
+}  // namespace idem::inline v0_1
+
+#endif

@@ -21,24 +21,26 @@ case ${1:-plain} in
 esac
 
 packages=(g++ cmake ninja-build pkg-config catch2 libssl-dev)
-[[ ${variants[*]} == *clang* ]] && packages+=(clang)
+if [[ ${variants[*]} == *clang* ]]; then packages+=(clang); fi
 # The server libraries and servers are wanted as soon as there is something to test with them.
-[[ -d $root/include/idem/redis ]] && packages+=(libhiredis-dev redis-server)
-[[ -d $root/include/idem/postgres ]] && packages+=(libpq-dev postgresql)
+if [[ -d $root/include/idem/redis ]]; then packages+=(libhiredis-dev redis-server); fi
+if [[ -d $root/include/idem/postgres ]]; then packages+=(libpq-dev postgresql); fi
 
 install_missing_packages() {
     if ! command -v apt-get >/dev/null; then
         say "not a Debian machine: taking what is installed"
         return
     fi
-    local missing=() package
+    # A package may stand in for another (pkgconf for pkg-config): compare with what is provided.
+    local installed missing=() package
+    installed=" $(dpkg-query -W -f='${db:Status-Status} ${Package} ${Provides}\n' |
+        sed -n 's/^installed //p' | tr ',\n' '  ') "
     for package in "${packages[@]}"; do
-        # A package may stand in for another (pkgconf for pkg-config), so ask for what is provided.
-        dpkg-query -W -f='${db:Status-Status} ${Package} ${Provides}\n' 2>/dev/null |
-            tr -d ',' | grep -E '^installed ' | grep -qE "(^| )${package//+/\\+}( |$)" ||
-            missing+=("$package")
+        [[ $installed == *" $package "* ]] || missing+=("$package")
     done
-    [[ ${#missing[@]} -eq 0 ]] && return
+    if [[ ${#missing[@]} -eq 0 ]]; then
+        return
+    fi
 
     say "installing ${missing[*]}"
     local as_root=()
@@ -63,8 +65,10 @@ configure() {
     local options=(-DCMAKE_CXX_COMPILER="$compiler" -DIDEM_SANITIZE="$sanitize"
         # Neither Debug nor Release: optimised, and assert() stays.
         -DCMAKE_BUILD_TYPE=Checked -DCMAKE_CXX_FLAGS_CHECKED="$flags")
-    [[ -d $root/benchmarks && -f $root/benchmarks/CMakeLists.txt ]] &&
+    # Off for whoever builds by hand, but what no test command builds rots.
+    if [[ -f $root/benchmarks/CMakeLists.txt ]]; then
         options+=(-DIDEM_BUILD_BENCHMARKS=ON)
+    fi
     if command -v ccache >/dev/null; then
         options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
     fi

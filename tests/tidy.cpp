@@ -115,7 +115,8 @@ TEST_CASE("tidy: a header includes only what lies below it", "[tidy]") {
             }
         }
     }
-    for (const auto& [name, place] : rank) {
+    for (const auto& entry : rank) {
+        const auto& name = entry.first;
         const bool there = std::any_of(all.begin(), all.end(),
                                        [&](const SourceFile& file) { return file.name == name; });
         if (!there) violations.add("layer map", "lists " + name + ", which does not exist");
@@ -131,8 +132,8 @@ TEST_CASE("tidy: each C library is included in one place", "[tidy]") {
     Violations violations;
     for (const auto& file : headers()) {
         for (const auto& included : includes_of(file)) {
-            for (const auto& [library, allowed] : places) {
-                if (std::regex_match(included, library) && allowed.count(file.name) == 0)
+            for (const auto& place : places) {
+                if (std::regex_match(included, place.first) && place.second.count(file.name) == 0)
                     violations.add(file.name, "includes " + included);
             }
         }

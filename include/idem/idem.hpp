@@ -15,6 +15,7 @@
 #include <idem/clock.hpp>
 #include <idem/record.hpp>
 #include <idem/codec.hpp>
+#include <idem/record_codec.hpp>
 #include <idem/operation.hpp>
 #include <idem/outcome.hpp>
 // seeing
@@ -23,8 +24,12 @@
 // rules
 #include <idem/rules.hpp>
 #include <idem/protocol.hpp>
+#include <idem/apply.hpp>
 // port
 #include <idem/store.hpp>
+// testing: for users who test a store or a clock of their own; not part of the umbrella
+// #include <idem/testing/manual_clock.hpp>
+// #include <idem/testing/model_store.hpp>
 // clang-format on
 
 #endif

@@ -23,6 +23,14 @@
 // rules
 #include <idem/rules.hpp>
 #include <idem/protocol.hpp>
+#include <idem/http/response.hpp>
+#include <idem/http/status.hpp>
+#include <idem/http/problem.hpp>
+#include <idem/http/key.hpp>
+#include <idem/http/respond.hpp>
+#include <idem/http/respond_error.hpp>
+#include <idem/http/status_document.hpp>
+#include <idem/http.hpp>
 // port
 #include <idem/store.hpp>
 // clang-format on

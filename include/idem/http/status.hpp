@@ -1,6 +1,7 @@
 #ifndef IDEM_HTTP_STATUS_HPP
 #define IDEM_HTTP_STATUS_HPP
 
+#include <array>
 #include <optional>
 #include <string>
 
@@ -33,35 +34,11 @@ namespace idem::inline v0_1::http {
 /// A handler that knows that nothing was sent upstream answers 503 in place of 502 or 504.
 [[nodiscard]] constexpr FailureClass classify_status(int status) noexcept {
     if (status >= 200 && status <= 399) return FailureClass::none;
-    switch (status) {
-        case 401:
-        case 402:
-        case 403:
-        case 406:
-        case 407:
-        case 408:
-        case 409:
-        case 411:
-        case 412:
-        case 417:
-        case 421:
-        case 423:
-        case 424:
-        case 425:
-        case 426:
-        case 428:
-        case 429:
-        case 431:
-        case 500:
-        case 501:
-        case 503:
-        case 505:
-        case 506:
-        case 507:
-        case 508:
-        case 510:
-        case 511: return FailureClass::retryable;
-        default: break;
+    constexpr std::array retryable = {401, 402, 403, 406, 407, 408, 409, 411, 412, 417,  //
+                                      421, 423, 424, 425, 426, 428, 429, 431,            //
+                                      500, 501, 503, 505, 506, 507, 508, 510, 511};
+    for (int other : retryable) {
+        if (status == other) return FailureClass::retryable;
     }
     return status >= 400 && status <= 499 ? FailureClass::final : FailureClass::unknown;
 }

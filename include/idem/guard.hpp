@@ -207,11 +207,12 @@ public:
         return reply.resolved;
     }
 
-    /// One page of this component's records. @throws UnavailableError, UsageError.
+    /// One page of this component's records. One that cannot be read is left out and is the
+    /// page's `trouble`. @throws UnavailableError, UsageError.
     [[nodiscard]] ListPage list(ListQuery query = {}) {
         query.component = state_->component();
         ListPage page = state_->store().list(query);
-        page.trouble.raise();
+        if (page.trouble.kind != Trouble::Kind::schema) page.trouble.raise();
         return page;
     }
 

@@ -47,6 +47,7 @@
 #include <idem/running.hpp>
 #include <idem/batch.hpp>
 #include <idem/guard.hpp>
+#include <idem/token.hpp>
 
 // testing: for users who test a store or a clock of their own; not part of the umbrella
 // #include <idem/testing/manual_clock.hpp>

@@ -14,8 +14,8 @@
 #include <idem/failure.hpp>
 #include <idem/clock.hpp>
 #include <idem/record.hpp>
-#include <idem/codec.hpp>
 #include <idem/record_codec.hpp>
+#include <idem/codec.hpp>
 #include <idem/operation.hpp>
 #include <idem/outcome.hpp>
 // seeing
@@ -25,8 +25,30 @@
 #include <idem/rules.hpp>
 #include <idem/protocol.hpp>
 #include <idem/apply.hpp>
+#include <idem/http/response.hpp>
+#include <idem/http/status.hpp>
+#include <idem/http/problem.hpp>
+#include <idem/http/key.hpp>
+#include <idem/http/respond.hpp>
+#include <idem/http/respond_error.hpp>
+#include <idem/http/status_document.hpp>
+#include <idem/http.hpp>
 // port
 #include <idem/store.hpp>
+// use
+#include <idem/guard_state.hpp>
+#include <idem/late_finish.hpp>
+#include <idem/live_claim.hpp>
+#include <idem/heartbeat.hpp>
+#include <idem/execution.hpp>
+#include <idem/settle.hpp>
+#include <idem/claiming.hpp>
+#include <idem/claim.hpp>
+#include <idem/running.hpp>
+#include <idem/batch.hpp>
+#include <idem/guard.hpp>
+#include <idem/token.hpp>
+
 // testing: for users who test a store or a clock of their own; not part of the umbrella
 // #include <idem/testing/manual_clock.hpp>
 // #include <idem/testing/model_store.hpp>

@@ -1,0 +1,274 @@
+#ifndef IDEM_BATCH_HPP
+#define IDEM_BATCH_HPP
+
+#include <concepts>
+#include <cstddef>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <idem/claim.hpp>
+#include <idem/running.hpp>
+
+namespace idem::inline v0_1 {
+
+/// One item of `run_batch`.
+struct BatchCall {
+    Key key;
+    Fingerprint fingerprint{};
+    std::string request_id{};
+};
+
+namespace detail {
+
+template <class Handler>
+concept item_handler = std::invocable<Handler, Execution&, std::size_t>;
+template <class Handler>
+concept batch_handler = std::invocable<Handler, std::span<Execution* const>>;
+
+template <class Handler>
+struct BatchResult {};
+template <item_handler Handler>
+struct BatchResult<Handler> {
+    using Returned = std::invoke_result_t<Handler, Execution&, std::size_t>;
+    using Type = typename ResultOf<Returned>::Type;
+};
+template <batch_handler Handler>
+struct BatchResult<Handler> {
+    using Returned =
+        typename std::invoke_result_t<Handler, std::span<Execution* const>>::value_type;
+    using Type = typename ResultOf<Returned>::Type;
+};
+
+/// A batch under way: claims in one request, runs what was acquired, answers the rest. Does not
+/// wait for keys that are in progress elsewhere.
+template <class V>
+class Batch {
+public:
+    using Value = typename Outcome<V>::Value;
+
+    Batch(GuardState& guard, std::span<const BatchCall> calls)
+        : guard_(guard), items_(calls.size()), outcomes_(calls.size()) {
+        const auto begin = LocalClock::now();
+        const GuardOptions& options = guard.options();
+        for (std::size_t i = 0; i < calls.size(); ++i) {
+            const KeyView key(guard.component(), calls[i].key);
+            validate(key);
+            Item& item = items_[i];
+            item.call.emplace(Call{.guard = guard,
+                                   .key = key,
+                                   .fingerprint = calls[i].fingerprint,
+                                   .lease = options.lease,
+                                   .retention = options.retention,
+                                   .request_id = calls[i].request_id,
+                                   .begin = begin});
+            const auto [first, fresh] = firsts_.emplace(encode_key(key), i);
+            item.first = first->second;
+            if (!fresh) continue;
+            item.admission = std::make_unique<Admission>(guard, key.scope);
+            fresh_.push_back(i);
+        }
+    }
+
+    /// One request for all distinct keys.
+    void claim() {
+        std::vector<ClaimRequest> requests;
+        std::vector<ClaimReply> replies(fresh_.size());
+        for (const std::size_t i : fresh_) {
+            items_[i].claimed.owner = new_owner();
+            requests.push_back(claim_request(*items_[i].call, items_[i].claimed.owner));
+        }
+        const auto sent = LocalClock::now();
+        try {
+            guard_.claim(requests, replies);
+        } catch (...) {
+            for (const std::size_t i : fresh_)
+                give_up_claim(*items_[i].call, items_[i].claimed.owner);
+            throw;
+        }
+        for (std::size_t n = 0; n < fresh_.size(); ++n) {
+            Item& item = items_[fresh_[n]];
+            item.claimed.reply = std::move(replies[n]);
+            item.claimed.sent = sent;
+            sort_in(fresh_[n]);
+        }
+    }
+
+    template <class Handler>
+    void run_each(Handler& handler) {
+        for (const std::size_t i : acquired_) {
+            guarded(i, [&] {
+                const auto one = [&](Execution& execution) {
+                    return std::invoke(handler, execution, i);
+                };
+                return run_one(i, one);
+            });
+        }
+    }
+
+    /// One call of the handler for all that was acquired; then each result is recorded.
+    template <class Handler>
+    void run_together(Handler& handler) {
+        std::vector<std::size_t> ready;
+        std::vector<Execution*> executions;
+        for (const std::size_t i : acquired_) {
+            guarded(i, [&]() -> std::optional<Outcome<V>> {
+                Item& item = items_[i];
+                open(i);
+                if (item.claimed.reply.verify) {
+                    if (auto verified = verify<V>(*item.call, *item.live, *item.execution))
+                        return verified;
+                }
+                ready.push_back(i);
+                executions.push_back(&*item.execution);
+                return std::nullopt;
+            });
+        }
+        if (ready.empty()) return;
+        using Results = std::invoke_result_t<Handler&, std::span<Execution* const>>;
+        std::optional<Results> results;
+        try {
+            results.emplace(std::invoke(handler, std::span<Execution* const>(executions)));
+        } catch (...) {
+            const auto error = std::current_exception();
+            const Failure failure = failure_of(guard_.options(), error);
+            for (const std::size_t i : ready) {
+                roll_back(*items_[i].call, *items_[i].live, &*items_[i].execution, failure);
+                outcomes_[i].error = error;
+            }
+            return;
+        }
+        settle_all(ready, *results);
+    }
+
+    /// Repeats of a key inside the batch get the first one's answer; another request a mismatch.
+    [[nodiscard]] std::vector<BatchOutcome<V>> answers() && {
+        for (std::size_t i = 0; i < items_.size(); ++i)
+            if (items_[i].first != i) outcomes_[i] = repeat_of(i);
+        return std::move(outcomes_);
+    }
+
+private:
+    struct Item {
+        std::optional<Call> call{};
+        std::size_t first = 0;
+        std::unique_ptr<Admission> admission{};
+        Claimed claimed{};
+        std::optional<LiveClaim> live{};
+        std::optional<Execution> execution{};
+    };
+
+    template <class Step>
+    void guarded(std::size_t i, Step&& step) {
+        try {
+            if (std::optional<Outcome<V>> outcome = step())
+                outcomes_[i].outcome.emplace(*std::move(outcome));
+        } catch (...) {
+            outcomes_[i].error = std::current_exception();
+        }
+    }
+
+    void sort_in(std::size_t i) {
+        Item& item = items_[i];
+        const Trouble& trouble = item.claimed.reply.trouble;
+        guarded(i, [&]() -> std::optional<Outcome<V>> {
+            if (trouble) {
+                if (trouble.may_have_applied) give_up_claim(*item.call, item.claimed.owner);
+                item.call->tell(trouble.kind == Trouble::Kind::schema ? EventKind::schema_error
+                                                                      : EventKind::store_error,
+                                {.detail = trouble.message});
+                item.claimed.unprotected =
+                    trouble.kind == Trouble::Kind::unavailable &&
+                    guard_.options().store_down == StoreDown::run_unprotected;
+                if (!item.claimed.unprotected) trouble.raise();
+            } else if (item.claimed.reply.kind != ClaimKind::acquired) {
+                return answer<V>(*item.call, item.claimed);
+            }
+            acquired_.push_back(i);
+            return std::nullopt;
+        });
+    }
+
+    void open(std::size_t i) {
+        Item& item = items_[i];
+        hold(*item.call, item.claimed,
+             [&] { item.live.emplace(guard_, terms_of(*item.call, item.claimed)); });
+        item.execution.emplace(*item.live, item.claimed.reply.attempt, item.claimed.reply.takeover,
+                               item.claimed.reply.checkpoint, item.claimed.reply.resource, i);
+        if (item.admission->draining()) refuse_drained(*item.call, *item.live);
+    }
+
+    template <class Handler>
+    [[nodiscard]] std::optional<Outcome<V>> run_one(std::size_t i, const Handler& handler) {
+        return execute<V>(*items_[i].call, *items_[i].admission, items_[i].claimed, handler);
+    }
+
+    template <class Results>
+    void settle_all(const std::vector<std::size_t>& ready, Results& results) {
+        const bool fits = results.size() == ready.size();
+        for (std::size_t n = 0; n < ready.size(); ++n) {
+            Item& item = items_[ready[n]];
+            guarded(ready[n], [&]() -> std::optional<Outcome<V>> {
+                if (!fits) {
+                    roll_back(*item.call, *item.live, &*item.execution,
+                              {FailureClass::unknown, "batch_size",
+                               "the batch handler gave another number of results"});
+                    throw UsageError("a batch handler returns one result per execution");
+                }
+                return settle_or_hold<V>(*item.call, *item.live, *item.execution,
+                                         std::move(results[n]));
+            });
+            item.live->leave();
+        }
+    }
+
+    [[nodiscard]] BatchOutcome<V> repeat_of(std::size_t i) const {
+        const Item& first = items_[items_[i].first];
+        const Call& call = *items_[i].call;
+        const bool both = call.fingerprint.present() && first.call->fingerprint.present();
+        BatchOutcome<V> out;
+        if (both && call.fingerprint != first.call->fingerprint) {
+            OutcomeDetails details;
+            details.kind = OutcomeKind::mismatch;
+            out.outcome.emplace(std::move(details));
+        } else if (const auto& given = outcomes_[items_[i].first]; given.error) {
+            out.error = given.error;
+        } else {
+            OutcomeDetails details = given.outcome->details();
+            if (details.kind == OutcomeKind::executed) details.kind = OutcomeKind::replayed;
+            out.outcome.emplace(std::move(details), copy_of(*given.outcome));
+        }
+        if (out.outcome) call.tell(event_of(out.outcome->kind()), {.detail = "same batch"});
+        return out;
+    }
+
+    [[nodiscard]] static std::optional<Value> copy_of(const Outcome<V>& given) {
+        if (!given.has_value()) return std::nullopt;
+        if constexpr (std::copy_constructible<Value>) {
+            return given.value();
+        } else {
+            std::string bytes;
+            Codec<Value>::encode(given.value(), bytes);
+            return Codec<Value>::decode(bytes, Codec<Value>::version);
+        }
+    }
+
+    GuardState& guard_;
+    std::vector<Item> items_;
+    std::vector<BatchOutcome<V>> outcomes_;
+    std::unordered_map<std::string, std::size_t> firsts_{};
+    std::vector<std::size_t> fresh_{};
+    std::vector<std::size_t> acquired_{};
+};
+
+}  // namespace detail
+
+}  // namespace idem::inline v0_1
+
+#endif

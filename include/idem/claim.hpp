@@ -1,0 +1,215 @@
+#ifndef IDEM_CLAIM_HPP
+#define IDEM_CLAIM_HPP
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+#include <idem/claiming.hpp>
+#include <idem/codec.hpp>
+#include <idem/detail/bytes.hpp>
+#include <idem/execution.hpp>
+#include <idem/outcome.hpp>
+#include <idem/settle.hpp>
+
+namespace idem::inline v0_1 {
+
+/// A detached claim: who holds it may finish the work in another thread, another process, or days
+/// later when a callback comes. Whoever has it is the holder: keep it as secret as a password.
+class Ticket {
+public:
+    Ticket(Component component, Key key, const Owner& owner, Fence fence)
+        : component_(component), key_(std::move(key)), owner_(owner), fence_(fence) {}
+
+    [[nodiscard]] Component component() const noexcept { return component_; }
+    [[nodiscard]] const Key& key() const noexcept { return key_; }
+    [[nodiscard]] const Owner& owner() const noexcept { return owner_; }
+    [[nodiscard]] Fence fence() const noexcept { return fence_; }
+
+    /// Hex digits, for a column, a message or a callback URL.
+    [[nodiscard]] std::string to_string() const {
+        std::string bytes(1, '\1');
+        detail::put_fixed(bytes, fence_, 8);
+        bytes += owner_.stored();
+        encode_key(KeyView(component_, key_), bytes);
+        return detail::hex(bytes);
+    }
+    /// @throws UsageError for a text that `to_string` did not write.
+    [[nodiscard]] static Ticket parse(std::string_view text) {
+        const auto bytes = detail::unhex(text);
+        detail::ByteReader in(bytes ? std::string_view(*bytes) : std::string_view());
+        const auto format = in.fixed(1);
+        const auto fence = in.fixed(8);
+        const auto owner_bytes = in.take(16);
+        const auto key = owner_bytes ? decode_key(in.rest()) : std::nullopt;
+        if (!format || *format != 1 || !fence || !key) throw UsageError("this is not a ticket");
+        Owner owner;
+        owner_bytes->copy(owner.bytes.data(), owner.bytes.size());
+        return {key->component, key->key(), owner, *fence};
+    }
+    friend bool operator==(const Ticket&, const Ticket&) = default;
+
+private:
+    Component component_;
+    Key key_;
+    Owner owner_;
+    Fence fence_;
+};
+
+namespace detail {
+
+/// A claim that outlives the call that made it, with all that it refers to.
+class OpenClaim {
+public:
+    OpenClaim(std::shared_ptr<GuardState> guard, const Call& call, const Claimed& claimed)
+        : guard_(std::move(guard)),
+          key_(call.key.key()),
+          request_id_(call.request_id),
+          call_(own(call)),
+          live_(*guard_, own(terms_of(call, claimed))),
+          execution_(live_, claimed.reply.attempt, claimed.reply.takeover, claimed.reply.checkpoint,
+                     claimed.reply.resource) {
+        guard_->traffic().claims.fetch_add(1);
+    }
+    ~OpenClaim() {
+        if (!live_.inherited()) guard_->traffic().claims.fetch_sub(1);
+    }
+    OpenClaim(const OpenClaim&) = delete;
+    OpenClaim& operator=(const OpenClaim&) = delete;
+
+    [[nodiscard]] GuardState& guard() noexcept { return *guard_; }
+    [[nodiscard]] const Call& call() const noexcept { return call_; }
+    [[nodiscard]] LiveClaim& live() noexcept { return live_; }
+    [[nodiscard]] Execution& execution() noexcept { return execution_; }
+    [[nodiscard]] const Key& key() const noexcept { return key_; }
+
+private:
+    [[nodiscard]] KeyView view() const { return {guard_->component(), key_}; }
+    [[nodiscard]] Call own(Call call) const {
+        call.key = view();
+        call.request_id = request_id_;
+        return call;
+    }
+    [[nodiscard]] LiveClaim::Terms own(LiveClaim::Terms terms) const {
+        terms.key = view();
+        return terms;
+    }
+
+    std::shared_ptr<GuardState> guard_;
+    Key key_;
+    std::string request_id_;
+    Call call_;
+    LiveClaim live_;
+    Execution execution_;
+};
+
+}  // namespace detail
+
+/// A claim in two phases: made now, finished by the caller. Exactly one of `complete`, `fail`,
+/// `release`, `quarantine` or `detach` ends it; a destructor that finds it open releases it with
+/// one bounded request and never throws. Movable between threads, for one thread at a time. If the
+/// process dies, the claim is an orphan when its lease ends.
+template <class R>
+class Claim {
+public:
+    using Value = typename Outcome<R>::Value;
+
+    explicit Claim(std::unique_ptr<detail::OpenClaim> open) : open_(std::move(open)) {}
+    ~Claim() { close(); }
+    Claim(Claim&&) noexcept = default;
+    Claim& operator=(Claim&& other) noexcept {
+        if (this != &other) {
+            close();
+            open_ = std::move(other.open_);
+        }
+        return *this;
+    }
+
+    [[nodiscard]] const Key& key() const { return open().key(); }
+    [[nodiscard]] Fence fence() const { return open().execution().fence(); }
+    [[nodiscard]] std::uint32_t attempt() const { return open().execution().attempt(); }
+    [[nodiscard]] bool takeover() const { return open().execution().takeover(); }
+    [[nodiscard]] bool held() const { return open().live().held(); }
+    [[nodiscard]] std::stop_token stop_token() const { return open().live().stop_token(); }
+    /// Checkpoint, resource id, loss callback: what a handler would get.
+    [[nodiscard]] Execution& execution() const { return open().execution(); }
+
+    /// Records the result. `recorded()` of the outcome says whether it is in the store.
+    Outcome<R> complete(Value value) && {
+        const auto spent = take();
+        const auto encoded =
+            detail::encode_result(value, spent->guard().options().result_bytes_max);
+        const auto settled =
+            detail::record(spent->call(), spent->live(), spent->execution(), encoded);
+        return Outcome<R>(detail::executed_details(spent->live(), spent->execution(), settled),
+                          std::move(value));
+    }
+    Outcome<R> complete() && requires std::is_void_v<R> {
+        return std::move(*this).complete(std::monostate{});
+    }
+
+    /// Settles by the failure's class: final is stored and replayed, retryable is released,
+    /// unknown is held. Trouble with the store is left to the background, and an event.
+    void fail(const Failure& failure) && {
+        const auto spent = take();
+        detail::roll_back(spent->call(), spent->live(), &spent->execution(), detail::cut(failure));
+    }
+    /// Nothing has happened: the next call may run.
+    void release() && { std::move(*this).fail({FailureClass::retryable, "released", {}}); }
+    /// It may have happened: held for a person.
+    void quarantine(std::string message = {}) && {
+        std::move(*this).fail({FailureClass::unknown, "quarantined", std::move(message)});
+    }
+
+    /// Lets the claim go its own way until `deadline` from now; a ticket finishes it.
+    /// @throws LeaseLostError where it is another's already; UnavailableError: still open here.
+    Ticket detach(Duration deadline) && {
+        detail::check_duration(deadline, "Claim::detach deadline");
+        auto& live = open().live();
+        const auto& terms = live.terms();
+        RenewRequest request{
+            .key = terms.key, .owner = terms.owner, .fence = terms.fence, .lease = deadline};
+        const auto& resource = open().execution().resource();
+        if (!resource.empty()) request.resource = resource;
+        RenewReply reply;
+        open().guard().renew(std::span(&request, 1), std::span(&reply, 1));
+        reply.trouble.raise();
+        if (reply.lost) {
+            live.lose(reply.reason);
+            open_.reset();
+            throw LeaseLostError("the claim was lost before it could be detached", reply.reason);
+        }
+        const auto spent = take();
+        return {terms.key.component, spent->key(), terms.owner, terms.fence};
+    }
+
+private:
+    [[nodiscard]] detail::OpenClaim& open() const {
+        if (!open_) throw UsageError("this claim has been finished, detached or moved from");
+        return *open_;
+    }
+    [[nodiscard]] std::unique_ptr<detail::OpenClaim> take() {
+        (void)open();
+        return std::move(open_);
+    }
+    void close() noexcept {
+        if (!open_) return;
+        detail::roll_back(open_->call(), open_->live(), &open_->execution(),
+                          {FailureClass::retryable, "abandoned", {}});
+        open_.reset();
+    }
+
+    std::unique_ptr<detail::OpenClaim> open_;
+};
+
+}  // namespace idem::inline v0_1
+
+#endif

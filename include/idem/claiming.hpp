@@ -1,0 +1,267 @@
+#ifndef IDEM_CLAIMING_HPP
+#define IDEM_CLAIMING_HPP
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <exception>
+#include <optional>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include <idem/codec.hpp>
+#include <idem/heartbeat.hpp>
+#include <idem/outcome.hpp>
+#include <idem/settle.hpp>
+
+/// How a call gets its claim, or the answer that somebody else has made.
+namespace idem::inline v0_1::detail {
+
+/// Counts a call in, so that `drain` can wait for it. @throws UnavailableError while draining, and
+/// above the cap on concurrent work of the scope.
+class Admission {
+public:
+    Admission(GuardState& guard, std::string_view scope)
+        : guard_(guard), traffic_(guard.traffic()), at_(traffic_.calls.enter()) {
+        if (traffic_.draining.load()) {
+            traffic_.calls.leave(at_);
+            throw UnavailableError("this guard is draining and takes no new work");
+        }
+        if (guard.options().concurrency_max > 0) [[unlikely]]
+            enter_scope(scope);
+    }
+    ~Admission() {
+        if (!scope_.empty()) leave_scope();
+        traffic_.calls.leave(at_);
+    }
+    Admission(const Admission&) = delete;
+    Admission& operator=(const Admission&) = delete;
+
+    [[nodiscard]] bool draining() const noexcept { return traffic_.draining.load(); }
+
+private:
+    void enter_scope(std::string_view scope) {
+        std::scoped_lock const lock(traffic_.scopes_mutex);
+        auto& running = traffic_.scopes[std::string(scope)];
+        if (running >= guard_.options().concurrency_max) {
+            traffic_.calls.leave(at_);
+            throw UnavailableError("GuardOptions::concurrency_max calls of this scope are running");
+        }
+        ++running;
+        scope_ = scope;
+    }
+    void leave_scope() {
+        std::scoped_lock const lock(traffic_.scopes_mutex);
+        const auto found = traffic_.scopes.find(scope_);
+        if (--found->second == 0) traffic_.scopes.erase(found);
+    }
+
+    GuardState& guard_;
+    GuardState::Traffic& traffic_;
+    std::size_t at_;
+    std::string scope_{};
+};
+
+/// The keys whose handlers run on this thread. A handler that calls the guard with its own key
+/// would wait for itself.
+class RunningHere {
+public:
+    explicit RunningHere(const KeyView& key) noexcept
+        : key_(key), outer_(std::exchange(top(), this)) {}
+    ~RunningHere() { top() = outer_; }
+    RunningHere(const RunningHere&) = delete;
+    RunningHere& operator=(const RunningHere&) = delete;
+
+    [[nodiscard]] static bool has(const KeyView& key) noexcept {
+        for (const RunningHere* at = top(); at != nullptr; at = at->outer_)
+            if (at->key_ == key) return true;
+        return false;
+    }
+
+private:
+    static RunningHere*& top() noexcept {
+        thread_local RunningHere* here = nullptr;
+        return here;
+    }
+
+    KeyView key_;
+    RunningHere* outer_;
+};
+
+[[nodiscard]] inline ClaimRequest claim_request(const Call& call, const Owner& owner) {
+    const GuardOptions& options = call.guard.options();
+    ClaimRequest request;
+    request.key = call.key;
+    request.fingerprint = call.fingerprint;
+    request.fingerprint_before = call.fingerprint_before;
+    request.owner = owner;
+    request.lease = call.lease;
+    request.retention = call.retention;
+    request.held_retention = options.held_retention;
+    request.policy = {options.orphan, options.max_attempts, options.max_crashes};
+    request.can_verify = static_cast<bool>(options.verify);
+    request.redeem_only = call.redeem_only;
+    return request;
+}
+
+/// A claim of which nobody knows whether it came through: released in the background, uncounted,
+/// by its owner alone.
+inline void give_up_claim(const Call& call, const Owner& owner) noexcept {
+    FinishRequest request;
+    request.key = call.key;
+    request.owner = owner;
+    request.kind = FinishKind::release;
+    request.counted = false;
+    request.lease = call.lease;
+    request.retention = call.retention;
+    request.held_retention = call.guard.options().held_retention;
+    (void)leave_to_background(call.guard, request);
+}
+
+/// An answer of the store, and what is needed to hold the claim where it is one.
+struct Claimed {
+    ClaimReply reply{};
+    Owner owner{};
+    LocalInstant sent{};
+    bool unprotected = false;
+    bool cancelled = false;
+};
+
+/// One look at the store. @throws UnavailableError unless the guard runs unprotected; SchemaError.
+inline void look(const Call& call, Claimed& claimed) {
+    const ClaimRequest request = claim_request(call, claimed.owner);
+    claimed.reply = ClaimReply{};
+    claimed.sent = LocalClock::now();
+    try {
+        call.guard.claim(std::span(&request, 1), std::span(&claimed.reply, 1));
+    } catch (...) {
+        give_up_claim(call, claimed.owner);
+        throw;
+    }
+    const Trouble& trouble = claimed.reply.trouble;
+    if (!trouble) return;
+    if (trouble.may_have_applied) give_up_claim(call, claimed.owner);
+    const bool schema = trouble.kind == Trouble::Kind::schema;
+    call.tell(schema ? EventKind::schema_error : EventKind::store_error,
+              {.detail = trouble.message});
+    claimed.unprotected = trouble.kind == Trouble::Kind::unavailable &&
+                          call.guard.options().store_down == StoreDown::run_unprotected;
+    if (!claimed.unprotected) trouble.raise();
+}
+
+/// Claims, or waits within the call's budget for whoever holds the key. Looks first, then
+/// subscribes, looks again, and sleeps only then: a notice between cannot be missed for longer
+/// than a poll. Holds nothing while it sleeps.
+[[nodiscard]] inline Claimed claim_or_wait(const Call& call, const std::stop_token& stop) {
+    constexpr int stale_max = 3;
+    constexpr Duration pause_max = std::chrono::milliseconds{200};
+    Claimed claimed{.owner = new_owner()};
+    std::optional<WaitHub::Waiter> waiter;
+    Duration pause = std::chrono::milliseconds{2};
+    for (int stale = 0;;) {
+        look(call, claimed);
+        if (claimed.unprotected) return claimed;
+        if (claimed.reply.kind == ClaimKind::stale) {
+            if (++stale == stale_max)
+                throw UnavailableError("the store takes every claim for one that has ended");
+            claimed.owner = new_owner();
+            continue;
+        }
+        if (claimed.reply.kind != ClaimKind::in_progress || call.wait <= Duration::zero() ||
+            RunningHere::has(call.key))
+            return claimed;
+        if (!waiter) {
+            waiter.emplace(Heartbeat::instance().hub(), wait_hash(call.key));
+            continue;
+        }
+        const auto left = call.begin + call.wait - LocalClock::now();
+        claimed.cancelled = stop.stop_requested();
+        if (left <= left.zero() || claimed.cancelled) return claimed;
+        const auto lapse = claimed.reply.lease_left + std::chrono::milliseconds{1};
+        waiter->sleep(std::min<std::chrono::nanoseconds>({left, pause, lapse}), stop);
+        pause = std::min(pause * 2, pause_max);
+    }
+}
+
+[[nodiscard]] inline LiveClaim::Terms terms_of(const Call& call, const Claimed& claimed) {
+    LiveClaim::Terms terms;
+    terms.key = call.key;
+    terms.owner = claimed.owner;
+    terms.fence = claimed.reply.fence;
+    terms.lease = call.lease;
+    terms.lease_left = claimed.reply.lease_left;
+    terms.sent = claimed.sent;
+    terms.renewed = call.guard.options().heartbeat && !claimed.unprotected;
+    terms.unprotected = claimed.unprotected;
+    return terms;
+}
+
+/// The details of an answer that is not an acquisition.
+[[nodiscard]] inline OutcomeDetails details_of(const Claimed& claimed) {
+    const ClaimReply& reply = claimed.reply;
+    OutcomeDetails details;
+    switch (reply.kind) {
+        case ClaimKind::completed: details.kind = OutcomeKind::replayed; break;
+        case ClaimKind::mismatch: details.kind = OutcomeKind::mismatch; break;
+        case ClaimKind::failed: details.kind = OutcomeKind::failed; break;
+        case ClaimKind::unknown: details.kind = OutcomeKind::unknown; break;
+        case ClaimKind::absent: details.kind = OutcomeKind::absent; break;
+        case ClaimKind::expired: details.kind = OutcomeKind::expired; break;
+        default:
+            details.kind = claimed.cancelled ? OutcomeKind::cancelled : OutcomeKind::in_progress;
+            details.retry_after = reply.lease_left;
+    }
+    details.result = reply.result_kind;
+    details.takeover = reply.takeover;
+    details.attempt = reply.attempt;
+    details.fence = reply.fence;
+    details.started = reply.started;
+    details.completed = reply.completed;
+    details.failure = reply.failure;
+    details.resource = reply.resource;
+    return details;
+}
+
+[[nodiscard]] constexpr EventKind event_of(OutcomeKind kind) noexcept {
+    switch (kind) {
+        case OutcomeKind::executed: return EventKind::executed;
+        case OutcomeKind::replayed: return EventKind::replayed;
+        case OutcomeKind::in_progress: return EventKind::in_progress;
+        case OutcomeKind::mismatch: return EventKind::mismatch;
+        case OutcomeKind::failed: return EventKind::failed;
+        case OutcomeKind::unknown: return EventKind::unknown;
+        case OutcomeKind::cancelled: return EventKind::cancelled;
+        case OutcomeKind::absent: return EventKind::absent;
+        case OutcomeKind::expired: return EventKind::expired;
+    }
+    return EventKind::unknown;
+}
+
+/// The outcome of a call that did not get to run: the first answer, or why there is none.
+/// @throws CodecError where the stored result is of another type.
+template <class V>
+[[nodiscard]] Outcome<V> answer(const Call& call, const Claimed& claimed) {
+    using Value = typename Outcome<V>::Value;
+    OutcomeDetails details = details_of(claimed);
+    std::optional<Value> value;
+    if (details.kind == OutcomeKind::replayed && details.result == ResultKind::value) {
+        try {
+            value.emplace(decode_result<Value>(claimed.reply.codec, claimed.reply.result));
+        } catch (const std::exception& e) {
+            call.tell(EventKind::schema_error, {.fence = details.fence, .detail = e.what()});
+            throw;
+        }
+    }
+    call.tell(
+        event_of(details.kind),
+        {.fence = details.fence, .attempt = details.attempt, .failure = details.failure.kind});
+    return Outcome<V>(std::move(details), std::move(value));
+}
+
+}  // namespace idem::inline v0_1::detail
+
+#endif

@@ -1,0 +1,31 @@
+#ifndef IDEM_DETAIL_FORK_HPP
+#define IDEM_DETAIL_FORK_HPP
+
+#include <atomic>
+#include <cstdint>
+
+#include <pthread.h>
+
+namespace idem::inline v0_1::detail {
+
+/// Counts the forks between the first process of this program and this one. Sockets, threads,
+/// locks and claims made under another number are the parent's and must not be used.
+struct ForkWatch {
+    ForkWatch() noexcept {
+        (void)pthread_atfork(nullptr, nullptr, [] { generation().fetch_add(1); });
+    }
+    [[gnu::visibility("hidden")]] static std::atomic<std::uint32_t>& generation() noexcept {
+        static std::atomic<std::uint32_t> count{1};
+        return count;
+    }
+};
+
+/// Hidden: each shared object has a watch of its own, and takes it along when it is unloaded.
+[[nodiscard, gnu::visibility("hidden")]] inline std::uint32_t process_generation() noexcept {
+    static const ForkWatch watch;
+    return ForkWatch::generation().load(std::memory_order_relaxed);
+}
+
+}  // namespace idem::inline v0_1::detail
+
+#endif

@@ -1,0 +1,232 @@
+#ifndef IDEM_RUNNING_HPP
+#define IDEM_RUNNING_HPP
+
+#include <concepts>
+#include <exception>
+#include <functional>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+#include <idem/claiming.hpp>
+#include <idem/codec.hpp>
+#include <idem/execution.hpp>
+#include <idem/outcome.hpp>
+#include <idem/settle.hpp>
+
+/// How a handler runs under its claim.
+namespace idem::inline v0_1::detail {
+
+template <class Handler>
+concept handler = std::invocable<Handler, Execution&> || std::invocable<Handler>;
+
+template <class Handler>
+struct HandlerResult : std::invoke_result<Handler> {};
+template <std::invocable<Execution&> Handler>
+struct HandlerResult<Handler> : std::invoke_result<Handler, Execution&> {};
+
+/// What is stored and replayed for a handler's return type: the value of an expected-like one.
+template <class R>
+struct ResultOf {
+    using Type = R;
+};
+template <expected_like R>
+struct ResultOf<R> {
+    using Type = typename R::value_type;
+};
+
+/// The result type of a handler, after the checks whose messages a user should see.
+template <class Handler>
+struct Handled {
+    using Returned = typename HandlerResult<Handler>::type;
+    static_assert(!std::is_reference_v<Returned> && !std::is_pointer_v<Returned>,
+                  "idem: a handler returns a value; what a reference or pointer refers to is gone "
+                  "when its answer is replayed");
+    using Type = typename ResultOf<Returned>::Type;
+    using Value = typename Outcome<Type>::Value;
+    static_assert(codable<Value>,
+                  "idem: no codec for the handler's result type. Specialise idem::Codec<T>, or "
+                  "name the members of an aggregate: static constexpr auto idem_fields = "
+                  "std::tuple{&T::a, &T::b};");
+};
+
+/// The handler's own return value; `void` becomes `std::monostate`.
+template <class Handler>
+[[nodiscard]] auto invoke_handler(Handler&& handler, Execution& execution) {
+    const auto call = [&]() -> decltype(auto) {
+        if constexpr (std::invocable<Handler, Execution&>) {
+            return std::invoke(std::forward<Handler>(handler), execution);
+        } else {
+            return std::invoke(std::forward<Handler>(handler));
+        }
+    };
+    if constexpr (std::is_void_v<decltype(call())>) {
+        call();
+        return std::monostate{};
+    } else {
+        return call();
+    }
+}
+
+template <class V>
+[[nodiscard]] Outcome<V> failed_outcome(const LiveClaim& claim, const Execution& execution,
+                                        Failure failure,
+                                        std::optional<typename Outcome<V>::Value> value = {}) {
+    OutcomeDetails details;
+    details.kind =
+        failure.kind == FailureClass::unknown ? OutcomeKind::unknown : OutcomeKind::failed;
+    details.takeover = execution.takeover();
+    details.attempt = execution.attempt();
+    details.fence = claim.terms().fence;
+    details.failure = std::move(failure);
+    return Outcome<V>(std::move(details), std::move(value));
+}
+
+/// Records a value whose effect has happened, and hands it on.
+template <class V>
+[[nodiscard]] Outcome<V> record_value(const Call& call, LiveClaim& claim,
+                                      const Execution& execution,
+                                      typename Outcome<V>::Value value) {
+    if (claim.terms().unprotected) {
+        call.tell(EventKind::ran_unprotected);
+        return Outcome<V>(executed_details(claim, execution, {UnrecordedReason::unprotected}),
+                          std::move(value));
+    }
+    const auto encoded = encode_result(value, call.guard.options().result_bytes_max);
+    const Settled settled = record(call, claim, execution, encoded);
+    return Outcome<V>(executed_details(claim, execution, settled), std::move(value));
+}
+
+/// Settles what a handler returned: a value is recorded, a failure as its class says.
+template <class V, class Returned>
+[[nodiscard]] Outcome<V> settle_returned(const Call& call, LiveClaim& claim,
+                                         const Execution& execution, Returned returned) {
+    if (auto failure = failure_in(returned); failure && failure->kind != FailureClass::none) {
+        failure = cut(*std::move(failure));
+        roll_back(call, claim, &execution, *failure);
+        if constexpr (expected_like<Returned>) {
+            return failed_outcome<V>(claim, execution, *std::move(failure));
+        } else {
+            return failed_outcome<V>(claim, execution, *std::move(failure), std::move(returned));
+        }
+    }
+    if constexpr (!expected_like<Returned>) {
+        return record_value<V>(call, claim, execution, std::move(returned));
+    } else if constexpr (std::is_void_v<V>) {
+        return record_value<V>(call, claim, execution, std::monostate{});
+    } else {
+        return record_value<V>(call, claim, execution, std::move(returned).value());
+    }
+}
+
+/// The effect has happened: should the user's own code (a move, `idem_failure`) throw now, the
+/// record is held. That never demotes a result which is recorded already.
+template <class V, class Returned>
+[[nodiscard]] Outcome<V> settle_or_hold(const Call& call, LiveClaim& claim,
+                                        const Execution& execution, Returned returned) {
+    try {
+        return settle_returned<V>(call, claim, execution, std::move(returned));
+    } catch (...) {
+        roll_back(call, claim, &execution,
+                  {FailureClass::unknown, "unrecorded", "the result could not be handed on"});
+        throw;
+    }
+}
+
+/// Asks the outside world about a vanished holder's effect. Nothing: it has not happened, run.
+template <class V>
+[[nodiscard]] std::optional<Outcome<V>> verify(const Call& call, LiveClaim& claim,
+                                               Execution& execution) {
+    using Value = typename Outcome<V>::Value;
+    std::optional<Verdict> verdict;
+    Failure held{FailureClass::unknown, "verify", "the verify callback cannot tell"};
+    try {
+        verdict.emplace(call.guard.options().verify(call.key.key(), execution));
+    } catch (const std::exception& e) {
+        held.message = std::string("the verify callback threw: ") + e.what();
+    } catch (...) {
+        roll_back(call, claim, &execution, held);
+        throw;
+    }
+    if (verdict && verdict->kind() == Verdict::Kind::not_done) return std::nullopt;
+    if (!verdict || verdict->kind() == Verdict::Kind::cannot_tell) {
+        roll_back(call, claim, &execution, held);
+        return failed_outcome<V>(claim, execution, std::move(held));
+    }
+    std::optional<Value> value;
+    try {
+        value.emplace(decode_result<Value>(verdict->codec(), verdict->result()));
+    } catch (...) {
+        held.message = "the verify callback gave a result of another type";
+        roll_back(call, claim, &execution, held);
+        throw UsageError("GuardOptions::verify gave a result of another type than the handler's");
+    }
+    const Settled settled =
+        record(call, claim, execution, {ResultKind::value, verdict->codec(), verdict->result()});
+    OutcomeDetails details = executed_details(claim, execution, settled);
+    details.kind = OutcomeKind::replayed;  // the handler did not run in this call
+    return Outcome<V>(std::move(details), std::move(value));
+}
+
+/// The claim is this process's from here on. @throws UnavailableError where no heartbeat thread
+/// can be made: the claim is then released.
+template <class Make>
+[[nodiscard]] auto hold(const Call& call, const Claimed& claimed, Make&& make) {
+    try {
+        return make();
+    } catch (const std::system_error& e) {
+        FinishRequest request;
+        request.key = call.key;
+        request.owner = claimed.owner;
+        request.fence = claimed.reply.fence;
+        request.kind = FinishKind::release;
+        request.counted = false;
+        request.lease = call.lease;
+        request.retention = call.retention;
+        request.held_retention = call.guard.options().held_retention;
+        (void)send(call.guard, request);
+        throw UnavailableError(std::string("no thread for the heartbeat: ") + e.what());
+    }
+}
+
+/// `drain` came between claim and handler: given back as if it had never been.
+inline void refuse_drained(const Call& call, LiveClaim& claim) {
+    roll_back(call, claim, nullptr, {FailureClass::retryable, "draining", {}}, false);
+    throw UnavailableError("this guard is draining and takes no new work");
+}
+
+/// Runs the handler under a fresh claim and settles what comes of it.
+template <class V, class Handler>
+[[nodiscard]] Outcome<V> execute(const Call& call, const Admission& admission, Claimed& claimed,
+                                 Handler&& handler) {
+    if (claimed.reply.takeover)
+        call.tell(EventKind::takeover,
+                  {.fence = claimed.reply.fence, .attempt = claimed.reply.attempt});
+    std::optional<LiveClaim> live;
+    hold(call, claimed, [&] { live.emplace(call.guard, terms_of(call, claimed)); });
+    Execution execution(*live, claimed.reply.attempt, claimed.reply.takeover,
+                        std::move(claimed.reply.checkpoint), std::move(claimed.reply.resource));
+    if (admission.draining()) refuse_drained(call, *live);
+    const RunningHere here(call.key);
+    if (claimed.reply.verify) {
+        if (auto verified = verify<V>(call, *live, execution)) return *std::move(verified);
+    }
+    // The value is made in place: a result type need not be movable twice, nor default-made.
+    auto returned = [&] {
+        try {
+            return invoke_handler(std::forward<Handler>(handler), execution);
+        } catch (...) {
+            roll_back(call, *live, &execution,
+                      failure_of(call.guard.options(), std::current_exception()));
+            throw;
+        }
+    }();
+    return settle_or_hold<V>(call, *live, execution, std::move(returned));
+}
+
+}  // namespace idem::inline v0_1::detail
+
+#endif

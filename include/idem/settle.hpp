@@ -1,0 +1,294 @@
+#ifndef IDEM_SETTLE_HPP
+#define IDEM_SETTLE_HPP
+
+#include <concepts>
+#include <cstddef>
+#include <exception>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <type_traits>
+#include <utility>
+
+#include <idem/codec.hpp>
+#include <idem/execution.hpp>
+#include <idem/failure.hpp>
+#include <idem/heartbeat.hpp>
+#include <idem/outcome.hpp>
+
+/// How a claim ends: which failure an exception stands for, and how a finish reaches the store.
+namespace idem::inline v0_1::detail {
+
+// --- which failure it was -----------------------------------------------------------------------
+
+[[nodiscard]] inline Failure cut(Failure failure) {
+    if (failure.code.size() > Failure::code_bytes_max) failure.code.resize(Failure::code_bytes_max);
+    if (failure.message.size() > Failure::message_bytes_max)
+        failure.message.resize(Failure::message_bytes_max);
+    return failure;
+}
+
+/// The library's own rule. Null stands for an exception that is not C++'s: a cancelled thread.
+[[nodiscard]] inline Failure default_failure(const std::exception_ptr& thrown) {
+    if (!thrown) return {FailureClass::retryable, "unwound", "the handler's thread was unwound"};
+    try {
+        std::rethrow_exception(thrown);
+    } catch (const FinalError& e) {
+        return {FailureClass::final, e.code(), e.what()};
+    } catch (const UnknownOutcomeError& e) {
+        return {FailureClass::unknown, "unknown_outcome", e.what()};
+    } catch (const std::exception& e) {
+        return {FailureClass::retryable, "exception", e.what()};
+    } catch (...) {
+        return {FailureClass::retryable, "exception", "not a std::exception"};
+    }
+}
+
+/// What the handler threw, sorted. A `classify` that throws itself has no say.
+[[nodiscard]] inline Failure failure_of(const GuardOptions& options,
+                                        const std::exception_ptr& thrown) noexcept {
+    try {
+        if (options.classify) {
+            if (auto failure = options.classify(thrown)) return cut(*std::move(failure));
+        }
+    } catch (...) {
+    }
+    try {
+        return cut(default_failure(thrown));
+    } catch (...) {  // no memory for its text
+        return {FailureClass::retryable, {}, {}};
+    }
+}
+
+/// The failure that an error value of an expected-like result stands for.
+template <class E>
+[[nodiscard]] Failure failure_from_error(const E& error) {
+    if constexpr (requires {
+                      { idem_failure(error) } -> std::convertible_to<std::optional<Failure>>;
+                  }) {
+        std::optional<Failure> failure = idem_failure(error);
+        return failure ? *std::move(failure) : Failure{};
+    } else if constexpr (std::same_as<E, Failure>) {
+        return error;
+    } else if constexpr (std::same_as<E, std::error_code>) {
+        return {FailureClass::retryable,
+                error.category().name() + (":" + std::to_string(error.value())), error.message()};
+    } else if constexpr (std::convertible_to<const E&, std::string_view>) {
+        return {FailureClass::retryable, "error", std::string(std::string_view(error))};
+    } else if constexpr (std::is_enum_v<E> || std::integral<E>) {
+        return {FailureClass::retryable, std::to_string(static_cast<long long>(error)), {}};
+    } else {
+        return {FailureClass::retryable, "error", {}};
+    }
+}
+
+/// A returned value that is no result: the error of an expected-like type, or what the type's own
+/// `idem_failure(const T&)` (found by ADL) says.
+template <class R>
+[[nodiscard]] std::optional<Failure> failure_in(const R& result) {
+    if constexpr (requires {
+                      { idem_failure(result) } -> std::convertible_to<std::optional<Failure>>;
+                  }) {
+        return idem_failure(result);
+    } else if constexpr (expected_like<R>) {
+        if (result.has_value()) return std::nullopt;
+        return failure_from_error(result.error());
+    } else {
+        return std::nullopt;
+    }
+}
+
+// --- how it gets into the store -----------------------------------------------------------------
+
+/// One guarded call, from claim to finish.
+struct Call {
+    GuardState& guard;
+    KeyView key{};
+    Fingerprint fingerprint{};
+    Fingerprint fingerprint_before{};
+    Duration lease{};
+    Duration retention{};
+    Duration wait{};
+    bool redeem_only = false;
+    std::string_view request_id{};
+    LocalInstant begin{};
+
+    [[nodiscard]] Event event() const {
+        return {.request_id = request_id,
+                .duration = std::chrono::duration_cast<Duration>(LocalClock::now() - begin)};
+    }
+    void tell(EventKind kind, Event event = {}) const noexcept {
+        if (!guard.observed()) return;
+        event.request_id = request_id;
+        event.duration = std::chrono::duration_cast<Duration>(LocalClock::now() - begin);
+        guard.tell(kind, key, event);
+    }
+};
+
+struct Settled {
+    UnrecordedReason unrecorded = UnrecordedReason::none;
+    LostReason lost = LostReason::none;
+    State state = State::running;
+    ResultKind result = ResultKind::none;
+};
+
+[[nodiscard]] inline FinishRequest finish_request(const Call& call, const LiveClaim& claim,
+                                                  FinishKind kind) {
+    FinishRequest request;
+    request.key = call.key;
+    request.owner = claim.terms().owner;
+    request.fence = claim.terms().fence;
+    request.kind = kind;
+    request.lease = call.lease;
+    request.retention = call.retention;
+    request.held_retention = call.guard.options().held_retention;
+    return request;
+}
+
+[[nodiscard]] inline FinishReply send(GuardState& guard, const FinishRequest& request) noexcept {
+    FinishReply reply;
+    try {
+        guard.finish(std::span(&request, 1), std::span(&reply, 1));
+    } catch (const std::exception& e) {
+        try {
+            reply.trouble = Trouble::unavailable(e.what(), true);
+        } catch (...) {
+            reply.trouble = {Trouble::Kind::unavailable, true, {}};
+        }
+    } catch (...) {
+        reply.trouble = {Trouble::Kind::unavailable, true, {}};
+    }
+    return reply;
+}
+
+/// Leaves a finish to the background. False where it cannot: the lease then decides.
+[[nodiscard]] inline bool leave_to_background(GuardState& guard,
+                                              const FinishRequest& request) noexcept {
+    try {
+        return Heartbeat::instance().later(LateFinish::of(guard, request));
+    } catch (...) {
+        return false;
+    }
+}
+
+/// Sends a finish whose effect has happened: what the store refuses for its value is offered
+/// without it; what it does not take at all goes to the background, never back to `released`.
+[[nodiscard]] inline Settled settle(const Call& call, LiveClaim& claim,
+                                    FinishRequest request) noexcept {
+    if (claim.inherited()) return {UnrecordedReason::lost, LostReason::process, {}, {}};
+    FinishReply reply = send(call.guard, request);
+    if (reply.trouble.kind == Trouble::Kind::usage && request.result_kind == ResultKind::value) {
+        request.result_kind = ResultKind::no_room;
+        request.result = {};
+        reply = send(call.guard, request);
+    }
+    if (reply.trouble) {
+        const bool waits = leave_to_background(call.guard, request);
+        call.tell(EventKind::unrecorded, {.fence = request.fence, .detail = reply.trouble.message});
+        if (!waits)
+            call.tell(EventKind::record_abandoned,
+                      {.fence = request.fence, .detail = "too many finishes wait already"});
+        return {UnrecordedReason::unavailable, LostReason::none, State::running, {}};
+    }
+    Heartbeat::instance().hub().notify(wait_hash(call.key));
+    if (reply.lost) {
+        call.tell(EventKind::unrecorded, {.fence = request.fence, .lost = reply.reason});
+        return {UnrecordedReason::lost, reply.reason, reply.state, {}};
+    }
+    return {UnrecordedReason::none, LostReason::none, reply.state, request.result_kind};
+}
+
+/// Settles a claim whose handler failed: released, failed for good, or held, by its class.
+/// Never throws: the handler's own exception is on its way to the caller.
+inline void roll_back(const Call& call, LiveClaim& claim, const Execution* execution,
+                      const Failure& failure, bool counted = true) noexcept {
+    if (claim.inherited() || claim.terms().unprotected) return;
+    try {
+        const auto kind = failure.kind == FailureClass::final     ? FinishKind::fail
+                          : failure.kind == FailureClass::unknown ? FinishKind::quarantine
+                                                                  : FinishKind::release;
+        FinishRequest request = finish_request(call, claim, kind);
+        request.counted = counted;
+        request.failure = failure.kind;
+        request.failure_code = failure.code;
+        request.failure_message = failure.message;
+        if (execution != nullptr && !execution->resource().empty())
+            request.resource = execution->resource();
+        const FinishReply reply = send(call.guard, request);
+        const Event about{.fence = request.fence,
+                          .attempt = execution == nullptr ? 0 : execution->attempt(),
+                          .lost = reply.reason,
+                          .failure = failure.kind,
+                          .detail = reply.trouble ? reply.trouble.message : failure.message};
+        if (reply.trouble) {
+            call.tell(EventKind::rollback_failed, about);
+            if (claim.lost() == LostReason::none) (void)leave_to_background(call.guard, request);
+            return;
+        }
+        Heartbeat::instance().hub().notify(wait_hash(call.key));
+        call.tell(reply.lost                      ? EventKind::unrecorded
+                  : reply.state == State::failed  ? EventKind::failed
+                  : reply.state == State::unknown ? EventKind::unknown
+                                                  : EventKind::released,
+                  about);
+    } catch (...) {  // the lease ends it
+    }
+}
+
+/// The stored form of a result, or why there is none.
+struct Encoded {
+    ResultKind kind = ResultKind::value;
+    CodecId codec{};
+    std::string bytes{};
+};
+
+template <codable V>
+[[nodiscard]] Encoded encode_result(const V& value, std::size_t bytes_max) noexcept {
+    Encoded out{ResultKind::value, codec_id<V>(), {}};
+    try {
+        Codec<V>::encode(value, out.bytes);
+        if (out.bytes.size() <= bytes_max) return out;
+        out.kind = ResultKind::too_large;
+    } catch (...) {
+        out.kind = ResultKind::not_encodable;
+    }
+    out.bytes.clear();
+    return out;
+}
+
+/// Records that the handler has run, with its result.
+[[nodiscard]] inline Settled record(const Call& call, LiveClaim& claim, const Execution& execution,
+                                    const Encoded& encoded) {
+    FinishRequest request = finish_request(call, claim, FinishKind::complete);
+    request.result_kind = encoded.kind;
+    request.codec = encoded.codec;
+    request.result = encoded.bytes;
+    if (!execution.resource().empty()) request.resource = execution.resource();
+    const Settled settled = settle(call, claim, request);
+    if (settled.unrecorded == UnrecordedReason::none) {
+        const Event about{.fence = request.fence, .attempt = execution.attempt()};
+        if (settled.result != ResultKind::value) call.tell(EventKind::result_not_kept, about);
+        call.tell(EventKind::executed, about);
+    }
+    return settled;
+}
+
+[[nodiscard]] inline OutcomeDetails executed_details(LiveClaim& claim, const Execution& execution,
+                                                     const Settled& settled) {
+    OutcomeDetails details;
+    details.kind = OutcomeKind::executed;
+    details.result = settled.result;
+    details.unrecorded = settled.unrecorded;
+    details.lost = settled.lost;
+    details.takeover = execution.takeover();
+    details.attempt = execution.attempt();
+    details.fence = claim.terms().fence;
+    details.resource = execution.resource();
+    return details;
+}
+
+}  // namespace idem::inline v0_1::detail
+
+#endif

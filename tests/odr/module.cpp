@@ -1,0 +1,5 @@
+#include "exercise.hpp"
+
+extern "C" bool idem_odr_exercise() {
+    return exercise();
+}

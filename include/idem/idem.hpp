@@ -27,6 +27,13 @@
 #include <idem/apply.hpp>
 // port
 #include <idem/store.hpp>
+// stores
+#include <idem/memory/options.hpp>
+#include <idem/memory/block.hpp>
+#include <idem/memory/table.hpp>
+#include <idem/memory/shard.hpp>
+#include <idem/memory/state.hpp>
+#include <idem/memory/store.hpp>
 // testing: for users who test a store or a clock of their own; not part of the umbrella
 // #include <idem/testing/manual_clock.hpp>
 // #include <idem/testing/model_store.hpp>

@@ -16,6 +16,8 @@
 #include <idem/record.hpp>
 #include <idem/record_codec.hpp>
 #include <idem/codec.hpp>
+// #include <idem/codec_json.hpp>      for users of nlohmann/json
+// #include <idem/codec_protobuf.hpp>  for users of Protocol Buffers
 #include <idem/operation.hpp>
 #include <idem/outcome.hpp>
 // seeing

@@ -37,8 +37,8 @@ public:
     }
     /// Fences follow the clock, so they are as exact as it is.
     void fence(const char* name, Fence model, Fence store) {
-        time(name, Duration(static_cast<std::int64_t>(model)),
-             Duration(static_cast<std::int64_t>(store)));
+        const Fence apart = model < store ? store - model : model - store;
+        if (apart > static_cast<Fence>(slack_.count())) note(name, show(model), show(store));
     }
     void trouble(const Trouble& store) {
         if (store) out_ += " trouble: " + store.message + ";";

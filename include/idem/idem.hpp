@@ -62,6 +62,16 @@
 // testing: for users who test a store or a clock of their own; not part of the umbrella
 // #include <idem/testing/manual_clock.hpp>
 // #include <idem/testing/model_store.hpp>
+// #include <idem/testing/faulty_store.hpp>
+// #include <idem/testing/conformance_base.hpp>
+// #include <idem/testing/conformance_claim.hpp>
+// #include <idem/testing/conformance_finish.hpp>
+// #include <idem/testing/conformance_port.hpp>
+// #include <idem/testing/conformance_batch.hpp>
+// #include <idem/testing/conformance_diff.hpp>
+// #include <idem/testing/conformance_history.hpp>
+// #include <idem/testing/conformance_lockstep.hpp>
+// #include <idem/testing/conformance.hpp>
 // clang-format on
 
 #endif

@@ -104,11 +104,12 @@ TEST_CASE("ten thousand open claims cost one batch per guard and period", "[hear
     for (int i = 0; i < 10; ++i)
         open.push_back(claimed<int>(few.claim<int>({.scope = "few", .id = std::to_string(i)}, {})));
 
-    // From here on nothing is claimed: a renewal takes along whatever falls due in the next half
-    // period, so that batches cannot come closer than that, however the claims were spread.
+    // From here on nothing is claimed. A renewal takes along whatever falls due in the next half
+    // period, so that batches cannot begin closer than that, however the claims were spread.
+    const auto begin = idem::LocalClock::now();
     const auto first = batches->count("many");
     const auto first_few = batches->count("few");
-    REQUIRE(eventually([&] { return batches->count("many") >= first + 3; }));
+    REQUIRE(eventually([&] { return batches->count("many") >= first + 4; }));
     REQUIRE(eventually([&] { return batches->count("few") >= first_few + 2; }));
     store.on_renew({});
     std::scoped_lock const lock(batches->mutex);
@@ -116,10 +117,8 @@ TEST_CASE("ten thousand open claims cost one batch per guard and period", "[hear
     CHECK(batches->renewed["many"].size() == 10'000);
     CHECK(batches->renewed["few"].size() == 10);
     const auto& when = batches->when["many"];
-    for (std::size_t i = first + 1; i < when.size(); ++i) {
-        CAPTURE(i, first);
-        CHECK(when[i] - when[i - 1] >= lease / 6);
-    }
+    const auto gaps = static_cast<int>(when.size() - first) - 2;  // the first one may be older
+    CHECK(gaps * (lease / 6) <= when.back() - begin);
 }
 
 TEST_CASE("a handler that outlives its lease keeps it, and nobody else runs", "[heartbeat]") {
@@ -298,7 +297,7 @@ TEST_CASE("a handler's checkpoint is not undone by an older renewal's answer", "
         auto claim = claimed<int>(guard.claim<int>(key(), {}));
         if (!on_wire->wait()) return false;
         const auto renewal_sent_by = idem::LocalClock::now();
-        while (claim.held() && idem::LocalClock::now() < renewal_sent_by + lease / 3)
+        while (claim.held() && idem::LocalClock::now() < renewal_sent_by + 2 * lease / 5)
             std::this_thread::sleep_for(5ms);
         try {
             claim.execution().checkpoint("half way");
@@ -307,14 +306,14 @@ TEST_CASE("a handler's checkpoint is not undone by an older renewal's answer", "
             return false;
         }
         const auto noted = idem::LocalClock::now();
-        while (claim.held() && idem::LocalClock::now() < renewal_sent_by + lease)
+        while (claim.held() && idem::LocalClock::now() < renewal_sent_by + 23 * lease / 25)
             std::this_thread::sleep_for(5ms);
         const bool was_held = claim.held();
         const auto answered = store.renewals();
         answer->open();
         (void)eventually([&] { return store.renewals() > answered; });
         std::this_thread::sleep_for(10ms);  // for the answer to be taken in
-        const bool in_time = idem::LocalClock::now() < noted + lease / 2;
+        const bool in_time = idem::LocalClock::now() < noted + 4 * lease / 5;
         const bool held = claim.held();
         (void)std::move(claim).release();
         if (!was_held || !in_time) return false;  // starved

@@ -4,7 +4,6 @@
 #include <array>
 #include <cerrno>
 #include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <system_error>
 
@@ -33,14 +32,13 @@ inline void fill_random(char* out, std::size_t size) {
     struct Buffer {
         std::array<char, 1024> bytes;
         std::size_t used = 1024;
-        std::uint32_t generation = 0;
+        MadeIn filled{};
     };
     thread_local Buffer buffer;
-    const auto generation = process_generation();
-    if (buffer.generation != generation || buffer.bytes.size() - buffer.used < size) {
+    if (!buffer.filled.here() || buffer.bytes.size() - buffer.used < size) {
         system_random(buffer.bytes.data(), buffer.bytes.size());
         buffer.used = 0;
-        buffer.generation = generation;
+        buffer.filled = MadeIn();
     }
     std::memcpy(out, buffer.bytes.data() + buffer.used, size);
     std::memset(buffer.bytes.data() + buffer.used, 0, size);

@@ -193,6 +193,8 @@ inline void look(const Call& call, Claimed& claimed) {
     terms.key = call.key;
     terms.owner = claimed.owner;
     terms.fence = claimed.reply.fence;
+    terms.attempt = claimed.reply.attempt;
+    terms.request_id = call.request_id;
     terms.lease = call.lease;
     terms.lease_left = claimed.reply.lease_left;
     terms.sent = claimed.sent;

@@ -234,7 +234,7 @@ public:
             pause = std::min<Duration>(pause, std::chrono::milliseconds{20});
             std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(pause, left));
         }
-        if (!report.complete) heartbeat.request_stop(*state_);
+        if (!report.complete) heartbeat.claims().request_stop(*state_);
         state_->tell(EventKind::drained, {});
         return report;
     }

@@ -48,6 +48,7 @@
 #include <idem/guard_state.hpp>
 #include <idem/late_finish.hpp>
 #include <idem/live_claim.hpp>
+#include <idem/live_claims.hpp>
 #include <idem/heartbeat.hpp>
 #include <idem/execution.hpp>
 #include <idem/settle.hpp>

@@ -4,10 +4,10 @@
 #include <array>
 #include <cerrno>
 #include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <new>
+#include <optional>
 #include <system_error>
 
 #include <openssl/evp.h>
@@ -36,10 +36,9 @@ inline void system_random(unsigned char* out, std::size_t size) {
 class RandomStream {
 public:
     void fill(char* out, std::size_t size) {
-        const auto generation = process_generation();
-        if (generation != generation_) {
+        if (!keyed_ || !keyed_->here()) {
             system_random(buffer_.data(), key_bytes);
-            generation_ = generation;
+            keyed_.emplace();
             used_ = buffer_.size();
         }
         if (buffer_.size() - used_ < size) refill();
@@ -74,11 +73,11 @@ private:
     std::unique_ptr<EVP_CIPHER_CTX, Free> context_{};
     std::array<unsigned char, 2048> buffer_{};
     std::size_t used_ = 0;
-    std::uint32_t generation_ = 0;
+    std::optional<MadeIn> keyed_{};
 };
 
 /// Fills `out`, at most 1 KiB, with unguessable bytes.
-inline void fill_random(char* out, std::size_t size) {
+[[gnu::visibility("hidden")]] inline void fill_random(char* out, std::size_t size) {
     thread_local RandomStream stream;
     stream.fill(out, size);
 }

@@ -218,7 +218,7 @@ template <class V, class Handler>
     Execution execution(*live, claimed.reply.attempt, claimed.reply.takeover,
                         std::move(claimed.reply.checkpoint), std::move(claimed.reply.resource));
     if (admission.draining()) refuse_drained(call, *live);
-    const RunningHere here(call.key);
+    const RunningHere here(call.key, claimed.reply);
     if (claimed.reply.verify) {
         if (auto verified = verify<V>(call, *live, execution)) return *std::move(verified);
     }

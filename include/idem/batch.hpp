@@ -58,20 +58,22 @@ public:
         const auto begin = LocalClock::now();
         const GuardOptions& options = guard.options();
         for (std::size_t i = 0; i < calls.size(); ++i) {
-            const KeyView key(guard.component(), calls[i].key);
-            validate(key);
+            const KeyView given(guard.component(), calls[i].key);
+            validate(given);
             Item& item = items_[i];
+            const auto [first, fresh] = firsts_.emplace(encode_key(given), i);
+            item.first = first->second;
+            item.request_id = calls[i].request_id;
+            // Refers to nothing of the caller's: a handler may change what it was called with.
             item.call.emplace(Call{.guard = guard,
-                                   .key = key,
+                                   .key = decode_key(first->first).value(),
                                    .fingerprint = calls[i].fingerprint,
                                    .lease = options.lease,
                                    .retention = options.retention,
-                                   .request_id = calls[i].request_id,
+                                   .request_id = item.request_id,
                                    .begin = begin});
-            const auto [first, fresh] = firsts_.emplace(encode_key(key), i);
-            item.first = first->second;
             if (!fresh) continue;
-            item.admission = std::make_unique<Admission>(guard, key.scope);
+            item.admission = std::make_unique<Admission>(guard, item.call->key.scope);
             fresh_.push_back(i);
         }
     }
@@ -156,6 +158,7 @@ public:
 
 private:
     struct Item {
+        std::string request_id{};
         std::optional<Call> call{};
         std::size_t first = 0;
         std::unique_ptr<Admission> admission{};

@@ -88,7 +88,8 @@ public:
     [[nodiscard]] auto run(const Key& key, const Fingerprint& fingerprint,
                            const RunOptions& options, Handler&& handler) {
         using V = typename detail::Handled<Handler>::Type;
-        const detail::Call call = make_call(key, fingerprint, options);
+        detail::Call call = make_call(key, fingerprint, options);
+        const detail::Kept kept(call);
         detail::Admission const admission(*state_, call.key.scope);
         auto claimed = detail::claim_or_wait(call, options.stop_token);
         if (!claimed.unprotected && claimed.reply.kind != ClaimKind::acquired)

@@ -1,6 +1,7 @@
 #ifndef IDEM_SETTLE_HPP
 #define IDEM_SETTLE_HPP
 
+#include <array>
 #include <concepts>
 #include <cstddef>
 #include <exception>
@@ -125,6 +126,27 @@ struct Call {
         event.duration = std::chrono::duration_cast<Duration>(LocalClock::now() - begin);
         guard.tell(kind, key, event);
     }
+};
+
+/// What a call refers to, kept while it runs: a handler may change or destroy the key that it was
+/// called with, and it is the claimed one that must be settled.
+class Kept {
+public:
+    explicit Kept(Call& call) : request_id_(call.request_id) {
+        char* at = bytes_.data();
+        for (auto* part : {&call.key.scope, &call.key.id, &call.key.tenant}) {
+            const auto size = part->copy(at, KeyView::part_bytes_max);
+            *part = {at, size};
+            at += size;
+        }
+        call.request_id = request_id_;
+    }
+    Kept(const Kept&) = delete;
+    Kept& operator=(const Kept&) = delete;
+
+private:
+    std::array<char, 3 * KeyView::part_bytes_max> bytes_;  // cheaper than three allocations
+    std::string request_id_;
 };
 
 struct Settled {

@@ -3,7 +3,9 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
+#include <list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include <idem/claim.hpp>
+#include <idem/detail/fork.hpp>
 #include <idem/running.hpp>
 
 namespace idem::inline v0_1 {
@@ -78,6 +81,18 @@ public:
         }
     }
 
+    /// Claims whose handlers never began are given back: this thread is being unwound.
+    ~Batch() {
+        if (generation_ != process_generation()) return;  // they are the parent's
+        for (const std::size_t i : acquired_) {
+            const Item& item = items_[i];
+            if (!item.begun && !item.claimed.unprotected)
+                give_up_claim(*item.call, item.claimed.owner);
+        }
+    }
+    Batch(const Batch&) = delete;
+    Batch& operator=(const Batch&) = delete;
+
     /// One request for all distinct keys.
     void claim() {
         std::vector<ClaimRequest> requests;
@@ -106,6 +121,7 @@ public:
     void run_each(Handler& handler) {
         for (const std::size_t i : acquired_) {
             guarded(i, [&] {
+                items_[i].begun = true;
                 const auto one = [&](Execution& execution) {
                     return std::invoke(handler, execution, i);
                 };
@@ -119,10 +135,12 @@ public:
     void run_together(Handler& handler) {
         std::vector<std::size_t> ready;
         std::vector<Execution*> executions;
+        RunningTogether here;
         for (const std::size_t i : acquired_) {
             guarded(i, [&]() -> std::optional<Outcome<V>> {
                 Item& item = items_[i];
                 open(i);
+                here.add(item.call->key, item.claimed.reply);
                 if (item.claimed.reply.verify) {
                     if (auto verified = verify<V>(*item.call, *item.live, *item.execution))
                         return verified;
@@ -144,6 +162,7 @@ public:
                 roll_back(*items_[i].call, *items_[i].live, &*items_[i].execution, failure);
                 outcomes_[i].error = error;
             }
+            if (!error) throw;  // no exception of C++'s: the thread is being unwound
             return;
         }
         settle_all(ready, *results);
@@ -157,12 +176,30 @@ public:
     }
 
 private:
+    /// What run_together holds while its one handler runs; the last in goes out first.
+    class RunningTogether {
+    public:
+        RunningTogether() = default;
+        ~RunningTogether() {
+            while (!here_.empty()) here_.pop_back();
+        }
+        RunningTogether(const RunningTogether&) = delete;
+        RunningTogether& operator=(const RunningTogether&) = delete;
+        void add(const KeyView& key, const ClaimReply& acquired) {
+            here_.emplace_back(key, acquired);
+        }
+
+    private:
+        std::list<RunningHere> here_{};
+    };
+
     struct Item {
         std::string request_id{};
         std::optional<Call> call{};
         std::size_t first = 0;
         std::unique_ptr<Admission> admission{};
         Claimed claimed{};
+        bool begun = false;
         std::optional<LiveClaim> live{};
         std::optional<Execution> execution{};
     };
@@ -174,6 +211,7 @@ private:
                 outcomes_[i].outcome.emplace(*std::move(outcome));
         } catch (...) {
             outcomes_[i].error = std::current_exception();
+            if (!outcomes_[i].error) throw;  // the thread is being unwound, and must be
         }
     }
 
@@ -200,6 +238,7 @@ private:
 
     void open(std::size_t i) {
         Item& item = items_[i];
+        item.begun = true;
         hold(*item.call, item.claimed,
              [&] { item.live.emplace(guard_, terms_of(*item.call, item.claimed)); });
         item.execution.emplace(*item.live, item.claimed.reply.attempt, item.claimed.reply.takeover,
@@ -263,6 +302,7 @@ private:
     }
 
     GuardState& guard_;
+    std::uint32_t generation_ = process_generation();
     std::vector<Item> items_;
     std::vector<BatchOutcome<V>> outcomes_;
     std::unordered_map<std::string, std::size_t> firsts_{};

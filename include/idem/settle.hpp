@@ -86,19 +86,25 @@ template <class E>
 }
 
 /// A returned value that is no result: the error of an expected-like type, or what the type's own
-/// `idem_failure(const T&)` (found by ADL) says.
+/// `idem_failure(const T&)` (found by ADL) says. An error is never taken for a value: one without
+/// a class is retryable.
 template <class R>
 [[nodiscard]] std::optional<Failure> failure_in(const R& result) {
+    std::optional<Failure> failure;
     if constexpr (requires {
                       { idem_failure(result) } -> std::convertible_to<std::optional<Failure>>;
                   }) {
-        return idem_failure(result);
+        failure = idem_failure(result);
     } else if constexpr (expected_like<R>) {
-        if (result.has_value()) return std::nullopt;
-        return failure_from_error(result.error());
-    } else {
-        return std::nullopt;
+        if (!result.has_value()) failure = failure_from_error(result.error());
     }
+    if constexpr (expected_like<R>) {
+        if (!result.has_value()) {
+            if (!failure) failure.emplace();
+            if (failure->kind == FailureClass::none) failure->kind = FailureClass::retryable;
+        }
+    }
+    return failure;
 }
 
 // --- how it gets into the store -----------------------------------------------------------------

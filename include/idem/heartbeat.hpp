@@ -437,6 +437,8 @@ inline bool Heartbeat::settle_late(LateFinish& finish, LocalInstant now) {
         guard.finish(std::span(&request, 1), std::span(&reply, 1));
     } catch (const std::exception& e) {
         reply.trouble = Trouble::unavailable(e.what(), true);
+    } catch (...) {
+        reply.trouble = Trouble::unavailable("finish threw", true);
     }
     const Event about{.fence = finish.fence, .lost = reply.reason, .detail = reply.trouble.message};
     if (!reply.trouble) {

@@ -3,7 +3,9 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
+#include <list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include <idem/claim.hpp>
+#include <idem/detail/fork.hpp>
 #include <idem/running.hpp>
 
 namespace idem::inline v0_1 {
@@ -58,23 +61,37 @@ public:
         const auto begin = LocalClock::now();
         const GuardOptions& options = guard.options();
         for (std::size_t i = 0; i < calls.size(); ++i) {
-            const KeyView key(guard.component(), calls[i].key);
-            validate(key);
+            const KeyView given(guard.component(), calls[i].key);
+            validate(given);
             Item& item = items_[i];
+            const auto [first, fresh] = firsts_.emplace(encode_key(given), i);
+            item.first = first->second;
+            item.request_id = calls[i].request_id;
+            // Refers to nothing of the caller's: a handler may change what it was called with.
             item.call.emplace(Call{.guard = guard,
-                                   .key = key,
+                                   .key = decode_key(first->first).value(),
                                    .fingerprint = calls[i].fingerprint,
                                    .lease = options.lease,
                                    .retention = options.retention,
-                                   .request_id = calls[i].request_id,
+                                   .request_id = item.request_id,
                                    .begin = begin});
-            const auto [first, fresh] = firsts_.emplace(encode_key(key), i);
-            item.first = first->second;
             if (!fresh) continue;
-            item.admission = std::make_unique<Admission>(guard, key.scope);
+            item.admission = std::make_unique<Admission>(guard, item.call->key.scope);
             fresh_.push_back(i);
         }
     }
+
+    /// Claims whose handlers never began are given back: this thread is being unwound.
+    ~Batch() {
+        if (generation_ != process_generation()) return;  // they are the parent's
+        for (const std::size_t i : acquired_) {
+            const Item& item = items_[i];
+            if (!item.begun && !item.claimed.unprotected)
+                give_up_claim(*item.call, item.claimed.owner);
+        }
+    }
+    Batch(const Batch&) = delete;
+    Batch& operator=(const Batch&) = delete;
 
     /// One request for all distinct keys.
     void claim() {
@@ -104,6 +121,7 @@ public:
     void run_each(Handler& handler) {
         for (const std::size_t i : acquired_) {
             guarded(i, [&] {
+                items_[i].begun = true;
                 const auto one = [&](Execution& execution) {
                     return std::invoke(handler, execution, i);
                 };
@@ -117,10 +135,12 @@ public:
     void run_together(Handler& handler) {
         std::vector<std::size_t> ready;
         std::vector<Execution*> executions;
+        RunningTogether here;
         for (const std::size_t i : acquired_) {
             guarded(i, [&]() -> std::optional<Outcome<V>> {
                 Item& item = items_[i];
                 open(i);
+                here.add(item.call->key, item.claimed.reply);
                 if (item.claimed.reply.verify) {
                     if (auto verified = verify<V>(*item.call, *item.live, *item.execution))
                         return verified;
@@ -142,6 +162,7 @@ public:
                 roll_back(*items_[i].call, *items_[i].live, &*items_[i].execution, failure);
                 outcomes_[i].error = error;
             }
+            if (!error) throw;  // no exception of C++'s: the thread is being unwound
             return;
         }
         settle_all(ready, *results);
@@ -155,11 +176,30 @@ public:
     }
 
 private:
+    /// What run_together holds while its one handler runs; the last in goes out first.
+    class RunningTogether {
+    public:
+        RunningTogether() = default;
+        ~RunningTogether() {
+            while (!here_.empty()) here_.pop_back();
+        }
+        RunningTogether(const RunningTogether&) = delete;
+        RunningTogether& operator=(const RunningTogether&) = delete;
+        void add(const KeyView& key, const ClaimReply& acquired) {
+            here_.emplace_back(key, acquired);
+        }
+
+    private:
+        std::list<RunningHere> here_{};
+    };
+
     struct Item {
+        std::string request_id{};
         std::optional<Call> call{};
         std::size_t first = 0;
         std::unique_ptr<Admission> admission{};
         Claimed claimed{};
+        bool begun = false;
         std::optional<LiveClaim> live{};
         std::optional<Execution> execution{};
     };
@@ -171,6 +211,7 @@ private:
                 outcomes_[i].outcome.emplace(*std::move(outcome));
         } catch (...) {
             outcomes_[i].error = std::current_exception();
+            if (!outcomes_[i].error) throw;  // the thread is being unwound, and must be
         }
     }
 
@@ -197,6 +238,7 @@ private:
 
     void open(std::size_t i) {
         Item& item = items_[i];
+        item.begun = true;
         hold(*item.call, item.claimed,
              [&] { item.live.emplace(guard_, terms_of(*item.call, item.claimed)); });
         item.execution.emplace(*item.live, item.claimed.reply.attempt, item.claimed.reply.takeover,
@@ -260,6 +302,7 @@ private:
     }
 
     GuardState& guard_;
+    std::uint32_t generation_ = process_generation();
     std::vector<Item> items_;
     std::vector<BatchOutcome<V>> outcomes_;
     std::unordered_map<std::string, std::size_t> firsts_{};

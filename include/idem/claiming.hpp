@@ -5,6 +5,7 @@
 #include <chrono>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <optional>
 #include <span>
@@ -67,19 +68,25 @@ private:
     std::string scope_{};
 };
 
-/// The keys whose handlers run on this thread. A handler that calls the guard with its own key
+/// The claims whose handlers run on this thread. A handler that calls the guard with its own key
 /// would wait for itself.
 class RunningHere {
 public:
-    explicit RunningHere(const KeyView& key) noexcept
-        : key_(key), outer_(std::exchange(top(), this)) {}
+    RunningHere(const KeyView& key, const ClaimReply& acquired) noexcept
+        : key_(key),
+          started_(acquired.started),
+          attempt_(acquired.attempt),
+          outer_(std::exchange(top(), this)) {}
     ~RunningHere() { top() = outer_; }
     RunningHere(const RunningHere&) = delete;
     RunningHere& operator=(const RunningHere&) = delete;
 
-    [[nodiscard]] static bool has(const KeyView& key) noexcept {
+    /// Whether a claim that is in progress is one of them, and not somebody else's: the same key
+    /// in another store, or one that has been taken over.
+    [[nodiscard]] static bool has(const KeyView& key, const ClaimReply& met) noexcept {
         for (const RunningHere* at = top(); at != nullptr; at = at->outer_)
-            if (at->key_ == key) return true;
+            if (at->started_ == met.started && at->attempt_ == met.attempt && at->key_ == key)
+                return true;
         return false;
     }
 
@@ -90,6 +97,8 @@ private:
     }
 
     KeyView key_;
+    Instant started_;
+    std::uint32_t attempt_;
     RunningHere* outer_;
 };
 
@@ -172,7 +181,7 @@ inline void look(const Call& call, Claimed& claimed) {
             continue;
         }
         if (claimed.reply.kind != ClaimKind::in_progress || call.wait <= Duration::zero() ||
-            RunningHere::has(call.key))
+            RunningHere::has(call.key, claimed.reply))
             return claimed;
         if (!waiter) {
             waiter.emplace(Heartbeat::instance().hub(), wait_hash(call.key));

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <concepts>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -88,11 +89,12 @@ public:
     [[nodiscard]] auto run(const Key& key, const Fingerprint& fingerprint,
                            const RunOptions& options, Handler&& handler) {
         using V = typename detail::Handled<Handler>::Type;
-        const detail::Call call = make_call(key, fingerprint, options);
+        detail::Call call = make_call(key, fingerprint, options);
         detail::Admission const admission(*state_, call.key.scope);
         auto claimed = detail::claim_or_wait(call, options.stop_token);
         if (!claimed.unprotected && claimed.reply.kind != ClaimKind::acquired)
             return detail::answer<V>(call, claimed);
+        const detail::Kept kept(call);
         return detail::execute<V>(call, admission, claimed, std::forward<Handler>(handler));
     }
     template <detail::handler Handler>
@@ -266,15 +268,19 @@ private:
     [[nodiscard]] static std::shared_ptr<State> make(const Store& store, GuardOptions options,
                                                      Component component) {
         detail::check(options);
+        if (options.heartbeat) check_pace(store, options.lease, "GuardOptions::lease");
+        return std::make_shared<State>(store, std::move(options), component);
+    }
+
+    static void check_pace(const Store& store, Duration lease, const char* name) {
         if constexpr (requires {
                           { store.time_allowed() } -> std::convertible_to<Duration>;
                       }) {
-            if (options.heartbeat && store.time_allowed() > options.lease / 3)
-                throw UsageError(
-                    "GuardOptions::lease is too short for this store: one request may take more "
-                    "than a third of it, and the heartbeat could not keep the lease");
+            if (store.time_allowed() > lease / 3)
+                throw UsageError(std::string(name) +
+                                 " is too short for this store: one request may take more than a "
+                                 "third of it, and the heartbeat could not keep the lease");
         }
-        return std::make_shared<State>(store, std::move(options), component);
     }
 
     [[nodiscard]] KeyView view(const Key& key) const {
@@ -287,6 +293,8 @@ private:
                                          const RunOptions& options) const {
         const GuardOptions& defaults = state_->options();
         detail::check(options, defaults.heartbeat);
+        if (options.lease && defaults.heartbeat)
+            check_pace(state_->store(), *options.lease, "RunOptions::lease");
         return {.guard = *state_,
                 .key = view(key),
                 .fingerprint = fingerprint,

@@ -123,10 +123,11 @@ template <class V, class Returned>
 }
 
 /// The effect has happened: should the user's own code (a move, `idem_failure`) throw now, the
-/// record is held. That never demotes a result which is recorded already.
+/// record is held. That never demotes a result which is recorded already. Taken by reference, for
+/// the first move may throw too.
 template <class V, class Returned>
 [[nodiscard]] Outcome<V> settle_or_hold(const Call& call, LiveClaim& claim,
-                                        const Execution& execution, Returned returned) {
+                                        const Execution& execution, Returned&& returned) {
     try {
         return settle_returned<V>(call, claim, execution, std::move(returned));
     } catch (...) {
@@ -218,7 +219,7 @@ template <class V, class Handler>
     Execution execution(*live, claimed.reply.attempt, claimed.reply.takeover,
                         std::move(claimed.reply.checkpoint), std::move(claimed.reply.resource));
     if (admission.draining()) refuse_drained(call, *live);
-    const RunningHere here(call.key);
+    const RunningHere here(call.key, claimed.reply);
     if (claimed.reply.verify) {
         if (auto verified = verify<V>(call, *live, execution)) return *std::move(verified);
     }

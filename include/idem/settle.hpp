@@ -1,6 +1,7 @@
 #ifndef IDEM_SETTLE_HPP
 #define IDEM_SETTLE_HPP
 
+#include <array>
 #include <concepts>
 #include <cstddef>
 #include <exception>
@@ -85,19 +86,25 @@ template <class E>
 }
 
 /// A returned value that is no result: the error of an expected-like type, or what the type's own
-/// `idem_failure(const T&)` (found by ADL) says.
+/// `idem_failure(const T&)` (found by ADL) says. An error is never taken for a value: one without
+/// a class is retryable.
 template <class R>
 [[nodiscard]] std::optional<Failure> failure_in(const R& result) {
+    std::optional<Failure> failure;
     if constexpr (requires {
                       { idem_failure(result) } -> std::convertible_to<std::optional<Failure>>;
                   }) {
-        return idem_failure(result);
+        failure = idem_failure(result);
     } else if constexpr (expected_like<R>) {
-        if (result.has_value()) return std::nullopt;
-        return failure_from_error(result.error());
-    } else {
-        return std::nullopt;
+        if (!result.has_value()) failure = failure_from_error(result.error());
     }
+    if constexpr (expected_like<R>) {
+        if (!result.has_value()) {
+            if (!failure) failure.emplace();
+            if (failure->kind == FailureClass::none) failure->kind = FailureClass::retryable;
+        }
+    }
+    return failure;
 }
 
 // --- how it gets into the store -----------------------------------------------------------------
@@ -125,6 +132,27 @@ struct Call {
         event.duration = std::chrono::duration_cast<Duration>(LocalClock::now() - begin);
         guard.tell(kind, key, event);
     }
+};
+
+/// What a call refers to, kept while it runs: a handler may change or destroy the key that it was
+/// called with, and it is the claimed one that must be settled.
+class Kept {
+public:
+    explicit Kept(Call& call) : request_id_(call.request_id) {
+        char* at = bytes_.data();
+        for (auto* part : {&call.key.scope, &call.key.id, &call.key.tenant}) {
+            const auto size = part->copy(at, KeyView::part_bytes_max);
+            *part = {at, size};
+            at += size;
+        }
+        call.request_id = request_id_;
+    }
+    Kept(const Kept&) = delete;
+    Kept& operator=(const Kept&) = delete;
+
+private:
+    std::array<char, 3 * KeyView::part_bytes_max> bytes_;  // cheaper than three allocations
+    std::string request_id_;
 };
 
 struct Settled {

@@ -63,7 +63,10 @@ private:
             EVP_EncryptInit_ex2(context_.get(), aes, key.data(), counter.data(), nullptr) == 1 &&
             EVP_EncryptUpdate(context_.get(), buffer_.data(), &size, buffer_.data(),
                               static_cast<int>(buffer_.size())) == 1;
-        if (!done) throw std::bad_alloc{};
+        if (!done) {
+            keyed_.reset();  // what is in the buffer is no key
+            throw std::bad_alloc{};
+        }
         used_ = key_bytes;  // the first bytes are the next key
     }
 

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include <idem/protocol.hpp>
 
@@ -74,8 +75,9 @@ inline bool store_change(Slot& slot, const RecordHeader& header, const Change& w
 /// The reply of a claim, from its answer and the opaque bytes as they are afterwards. Counts and
 /// times of any record found; fence, flags, checkpoint for `acquired`; the result for `completed`;
 /// the failure for `failed` and `unknown`; the resource for these four. Nothing else is shown: a
-/// mismatch must not hand out another request's data.
-[[nodiscard]] inline ClaimReply reply_to(const ClaimAnswer& answer, const Payload& payload) {
+/// mismatch must not hand out another request's data. `Bytes` is a `Payload`, or views of one.
+template <class Bytes>
+[[nodiscard]] ClaimReply reply_to(const ClaimAnswer& answer, const Bytes& payload) {
     const RecordHeader& record = answer.record;
     ClaimReply reply;
     reply.kind = answer.kind;
@@ -102,7 +104,9 @@ inline bool store_change(Slot& slot, const RecordHeader& header, const Change& w
             break;
         case ClaimKind::failed:
         case ClaimKind::unknown:
-            reply.failure = {record.failure, payload.failure_code, payload.failure_message};
+            reply.failure.kind = record.failure;
+            reply.failure.code = payload.failure_code;
+            reply.failure.message = payload.failure_message;
             reply.resource = payload.resource;
             break;
         default: break;
@@ -163,11 +167,11 @@ inline bool store_change(Slot& slot, const RecordHeader& header, const Change& w
 }
 
 /// A record as `find` and `list` show it.
-[[nodiscard]] inline RecordView view_of(const KeyView& key, const Record& record, Instant now) {
-    RecordView view{key.component, key.key(), record.header, record.payload, false, {}};
-    if (record.header.state != State::running) return view;
-    view.lapsed = lapsed(record.header, now);
-    view.lease_left = view.lapsed ? Duration{} : record.header.lease_end - now;
+[[nodiscard]] inline RecordView view_of(const KeyView& key, Record record, Instant now) {
+    RecordView view{key.component, key.key(), record.header, std::move(record.payload), false, {}};
+    if (view.header.state != State::running) return view;
+    view.lapsed = lapsed(view.header, now);
+    view.lease_left = view.lapsed ? Duration{} : view.header.lease_end - now;
     return view;
 }
 

@@ -63,6 +63,8 @@ configure() {
         tsan) sanitize=thread ;;
     esac
     local options=(-DCMAKE_CXX_COMPILER="$compiler" -DIDEM_SANITIZE="$sanitize"
+        # A library that was not found must stop the test, not leave a part of it out.
+        -DIDEM_WITH_REDIS=ON -DIDEM_WITH_POSTGRES=ON
         # Neither Debug nor Release: optimised, and assert() stays.
         -DCMAKE_BUILD_TYPE=Checked -DCMAKE_CXX_FLAGS_CHECKED="$flags")
     # Off for whoever builds by hand, but what no test command builds rots.

@@ -180,7 +180,8 @@ inline void look(const Call& call, Claimed& claimed) {
         }
         const auto left = call.begin + call.wait - LocalClock::now();
         claimed.cancelled = stop.stop_requested();
-        if (left <= left.zero() || claimed.cancelled) return claimed;
+        const bool draining = call.guard.traffic().draining.load();
+        if (left <= left.zero() || claimed.cancelled || draining) return claimed;
         const auto lapse = claimed.reply.lease_left + std::chrono::milliseconds{1};
         waiter->sleep(std::min<std::chrono::nanoseconds>({left, pause, lapse}), stop);
         pause = std::min(pause * 2, pause_max);

@@ -35,6 +35,13 @@
 #include <idem/http.hpp>
 // port
 #include <idem/store.hpp>
+// the embedded store
+#include <idem/memory/options.hpp>
+#include <idem/memory/block.hpp>
+#include <idem/memory/table.hpp>
+#include <idem/memory/shard.hpp>
+#include <idem/memory/state.hpp>
+#include <idem/memory/store.hpp>
 // use
 #include <idem/guard_state.hpp>
 #include <idem/late_finish.hpp>
@@ -48,6 +55,7 @@
 #include <idem/batch.hpp>
 #include <idem/guard.hpp>
 #include <idem/token.hpp>
+#include <idem/any_store.hpp>
 
 // testing: for users who test a store or a clock of their own; not part of the umbrella
 // #include <idem/testing/manual_clock.hpp>

@@ -171,24 +171,32 @@ template <class V>
     return Outcome<V>(std::move(details), std::move(value));
 }
 
+/// Gives a claim back as if it had never been: its handler has not begun.
+inline void give_back(const Call& call, const Claimed& claimed) noexcept {
+    FinishRequest request;
+    request.key = call.key;
+    request.owner = claimed.owner;
+    request.fence = claimed.reply.fence;
+    request.kind = FinishKind::release;
+    request.counted = false;
+    request.lease = call.lease;
+    request.retention = call.retention;
+    request.held_retention = call.guard.options().held_retention;
+    (void)send(call.guard, request);
+}
+
 /// The claim is this process's from here on. @throws UnavailableError where no heartbeat thread
-/// can be made: the claim is then released.
+/// can be made: the claim is then given back.
 template <class Make>
 [[nodiscard]] auto hold(const Call& call, const Claimed& claimed, Make&& make) {
     try {
         return make();
     } catch (const std::system_error& e) {
-        FinishRequest request;
-        request.key = call.key;
-        request.owner = claimed.owner;
-        request.fence = claimed.reply.fence;
-        request.kind = FinishKind::release;
-        request.counted = false;
-        request.lease = call.lease;
-        request.retention = call.retention;
-        request.held_retention = call.guard.options().held_retention;
-        (void)send(call.guard, request);
+        give_back(call, claimed);
         throw UnavailableError(std::string("no thread for the heartbeat: ") + e.what());
+    } catch (...) {
+        give_back(call, claimed);
+        throw;
     }
 }
 

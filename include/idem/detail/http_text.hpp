@@ -76,14 +76,15 @@ namespace idem::inline v0_1::detail {
 /// A moment as RFC 3339 section 5.6 has it, in UTC: 2026-01-02T03:04:05.000006Z. Empty for zero
 /// ("not yet") and for years that its four digits cannot hold.
 [[nodiscard]] inline std::string rfc3339(std::chrono::sys_time<std::chrono::microseconds> moment) {
-    using namespace std::chrono;
+    using std::chrono::sys_days;
+    using std::chrono::year;
     // Days 0000-01-01 and 9999-12-31: beyond them the calendar arithmetic may overflow.
     constexpr auto first = sys_days{year{0} / 1 / 1};
     constexpr auto last = sys_days{year{9999} / 12 / 31};
-    const auto day = floor<days>(moment);
+    const auto day = std::chrono::floor<std::chrono::days>(moment);
     if (moment == decltype(moment){} || day < first || day > last) return {};
-    const year_month_day date(day);
-    const hh_mm_ss time(moment - day);
+    const std::chrono::year_month_day date(day);
+    const std::chrono::hh_mm_ss time(moment - day);
     const auto padded = [](std::int64_t value, std::size_t width) {
         const std::string text = std::to_string(value);
         return text.size() < width ? std::string(width - text.size(), '0') + text : text;

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <concepts>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <string>
 #include <string_view>

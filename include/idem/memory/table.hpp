@@ -1,0 +1,170 @@
+#ifndef IDEM_MEMORY_TABLE_HPP
+#define IDEM_MEMORY_TABLE_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <string_view>
+
+#include <idem/memory/block.hpp>
+
+namespace idem::inline v0_1::memory {
+
+/// What the table knows of a record without touching it. `expiry` is in seconds since the store
+/// was made, rounded up.
+struct Slot {
+    std::uint32_t hash = 0;
+    std::uint32_t expiry = 0;
+    Block* block = nullptr;  ///< Null: the slot is empty.
+};
+static_assert(sizeof(Slot) == 16);
+
+/// An open-addressing table whose slots stand in the order of (hash, key), with gaps: a slot's
+/// home grows with its hash, and who comes later moves others up by one. So any capacity will do,
+/// a missing key is known at the first larger hash, growing copies from front to back, and a walk
+/// can go on behind a hash whatever has been inserted, erased or grown meanwhile.
+/// Slots move with every insert and erase: a `Slot*` is good until the next of these.
+class Table {
+public:
+    Table() = default;
+    Table(const Table&) = delete;
+    Table& operator=(const Table&) = delete;
+    ~Table() { clear(); }
+
+    [[nodiscard]] std::size_t count() const noexcept { return count_; }
+    [[nodiscard]] std::size_t bytes() const noexcept { return (size_ + 1) * sizeof(Slot); }
+    [[nodiscard]] Slot* end() noexcept { return slots_ + size_; }
+    /// Whether no slot from here on holds anything. Beyond the last home there are no gaps.
+    [[nodiscard]] bool at_end(const Slot* at) const noexcept {
+        return at->block == nullptr && at >= slots_ + capacity_;
+    }
+
+    [[nodiscard]] Slot* find(std::uint32_t hash, const KeyView& key) noexcept {
+        if (count_ == 0) return nullptr;
+        for (Slot* at = first(hash); at->block != nullptr && at->hash == hash; ++at) {
+            if (at->block->is(key)) return at;
+        }
+        return nullptr;
+    }
+
+    /// The first slot, empty or not, behind which nothing of a smaller hash stands. Not for a table
+    /// without a record, like all that follows.
+    [[nodiscard]] Slot* first(std::uint32_t hash) noexcept {
+        Slot* at = slots_ + home(hash);
+        while (at->block != nullptr && at->hash < hash) ++at;
+        return at;
+    }
+    /// Likewise for what comes after (hash, key).
+    [[nodiscard]] Slot* after(std::uint32_t hash, std::string_view key) noexcept {
+        Slot* at = first(hash);
+        while (at->block != nullptr && at->hash == hash && at->block->key() <= key) ++at;
+        return at;
+    }
+    /// A hash with which `first` leads to this slot again. Not for the end.
+    [[nodiscard]] std::uint32_t hash_at(const Slot* at) const noexcept {
+        if (at->block != nullptr) return at->hash;
+        const auto place = static_cast<std::uint64_t>(at - slots_);
+        return static_cast<std::uint32_t>(((place << 32U) + capacity_ - 1) / capacity_);
+    }
+
+    /// Null, and nothing has changed, where there is no memory. The key must not be there yet.
+    [[nodiscard]] Slot* insert(const Slot& slot) noexcept {
+        if ((count_ + 1) * 8 > capacity_ * 7 &&
+            !rebuild(std::max(capacity_ + capacity_ / 2, least)))
+            return nullptr;
+        for (;;) {
+            Slot* const at = after(slot.hash, slot.block->key());
+            Slot* gap = at;
+            while (gap != end() && gap->block != nullptr) ++gap;
+            if (gap != end()) {
+                std::memmove(at + 1, at, static_cast<std::size_t>(gap - at) * sizeof(Slot));
+                *at = slot;
+                ++count_;
+                return at;
+            }
+            if (!rebuild(capacity_ + capacity_ / 2)) return nullptr;
+        }
+    }
+
+    /// The slot that follows, if any, then stands in its place.
+    void erase(Slot* at) noexcept {
+        Slot* next = at + 1;
+        while (next->block != nullptr && slots_ + home(next->hash) < next) ++next;
+        std::memmove(at, at + 1, static_cast<std::size_t>(next - at - 1) * sizeof(Slot));
+        next[-1] = Slot{};
+        --count_;
+    }
+
+    /// Room for so many without growing; false where there is no memory.
+    [[nodiscard]] bool reserve(std::size_t count) noexcept {
+        const std::size_t wanted = count + count / 7 + least;
+        return wanted <= capacity_ || rebuild(wanted);
+    }
+    /// Gives memory back, down to room for `kept`. Does nothing where there is no memory to do so.
+    void shrink(std::size_t kept) noexcept {
+        const std::size_t wanted = std::max(count_, kept) + std::max(count_, kept) / 2 + least;
+        if (count_ == 0 && kept == 0) {
+            clear();
+        } else if (wanted < capacity_ / 2) {
+            (void)rebuild(wanted);
+        }
+    }
+
+    /// Forgets its memory without freeing it: it may be half-way through a change.
+    void abandon() noexcept {
+        slots_ = nullptr;
+        clear();
+    }
+
+private:
+    static constexpr std::size_t least = 8;
+
+    [[nodiscard]] std::size_t home(std::uint32_t hash) const noexcept {
+        return static_cast<std::size_t>(hash * static_cast<std::uint64_t>(capacity_) >> 32U);
+    }
+
+    void clear() noexcept {
+        ::operator delete(slots_);
+        slots_ = nullptr;
+        capacity_ = size_ = count_ = 0;
+    }
+
+    /// A tail takes what is pushed beyond the last home; one more slot is always empty and ends
+    /// every walk.
+    [[nodiscard]] bool rebuild(std::size_t capacity) noexcept {
+        for (std::size_t tail = std::min<std::size_t>(least + capacity / 16, 64);; tail *= 2) {
+            const std::size_t bytes = (capacity + tail + 1) * sizeof(Slot);
+            auto* const slots = static_cast<Slot*>(::operator new(bytes, std::nothrow));
+            if (slots == nullptr) return false;
+            std::memset(static_cast<void*>(slots), 0, bytes);
+            if (move_to(slots, capacity, capacity + tail)) return true;
+            ::operator delete(slots);
+        }
+    }
+    [[nodiscard]] bool move_to(Slot* slots, std::size_t capacity, std::size_t size) noexcept {
+        std::size_t place = 0;
+        for (const Slot* at = slots_; at != slots_ + size_; ++at) {
+            if (at->block == nullptr) continue;
+            place = std::max(place,
+                             static_cast<std::size_t>(at->hash * std::uint64_t{capacity} >> 32U));
+            if (place == size) return false;
+            slots[place++] = *at;
+        }
+        ::operator delete(slots_);
+        slots_ = slots;
+        capacity_ = capacity;
+        size_ = size;
+        return true;
+    }
+
+    Slot* slots_ = nullptr;
+    std::size_t capacity_ = 0;  ///< Homes.
+    std::size_t size_ = 0;      ///< Homes and tail.
+    std::size_t count_ = 0;
+};
+
+}  // namespace idem::inline v0_1::memory
+
+#endif

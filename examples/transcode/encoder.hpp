@@ -97,7 +97,7 @@ private:
              idem::Failure failure) {
         const Exit exit = run_program(command, log_.path(), stop);
         if (exit.success()) return;
-        failure.message = read_tail(log_.path(), 500);
+        failure.message = complaint();
         if (exit.stopped) {
             failure = {idem::FailureClass::retryable, "stopped", "stopped before its end"};
         } else if (!exit.exited) {  // the kernel's OOM killer, or a person
@@ -108,6 +108,19 @@ private:
         }
         files_.note(failure.code + ' ' + attempt_);
         throw EncodeError(std::move(failure));
+    }
+
+    /// What the program said, for the client to read: our folders are not its business.
+    [[nodiscard]] std::string complaint() const {
+        std::string text = read_tail(log_.path(), 1000);
+        for (const auto& [path, name] :
+             {std::pair(files_.input(job_.caller, job_.input).string(), "input"),
+              std::pair(made_.path().string(), "output")}) {
+            for (auto at = text.find(path); at != std::string::npos; at = text.find(path))
+                text.replace(at, path.size(), name);
+        }
+        text.erase(text.find_last_not_of('\n') + 1);
+        return text;
     }
 
     const Files& files_;

@@ -79,7 +79,8 @@ private:
             say(job, e.what());
             std::move(claim).fail(e.failure());
         } catch (const idem::LeaseLostError& e) {
-            say(job, e.what());  // cancelled, or another process has taken it over
+            files_.note("lost " + job.id);  // cancelled, or another process has taken it over
+            say(job, e.what());
         } catch (const std::exception& e) {
             say(job, e.what());  // the claim's destructor gives it back: a repeat runs again
         }

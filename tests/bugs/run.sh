@@ -231,6 +231,8 @@ each() {
 }
 
 mkdir -p "$out/clean" "$out/faults"
+exec 9>"$out/lock"
+flock 9  # two runs at once would build over each other
 build_common
 declare -A tests=()
 for name in "${chosen[@]}"; do

@@ -412,6 +412,16 @@ TEST_CASE("release: keeps counts, and is exhausted at the attempt cap", "[protoc
     CHECK(uncounted.record.attempt == 1);
 }
 
+TEST_CASE("release: whoever claims next is told of no takeover, whatever came before",
+          "[protocol]") {
+    const auto live = running();
+    const auto taken = protocol::claim(&live, claim_by(2), t0 + 31s).record;
+    CHECK(taken.takeover);
+    const auto back =
+        protocol::finish(&taken, finish_by(2, taken.fence, FinishKind::release), t0 + 32s).record;
+    CHECK_FALSE(protocol::claim(&back, claim_by(3), t0 + 33s).record.takeover);
+}
+
 TEST_CASE("release: on a key that is not there it makes its own claim stale", "[protocol]") {
     const auto answer = protocol::finish(nullptr, finish_by(1, 0, FinishKind::release), t0);
     CHECK_FALSE(answer.lost);

@@ -49,7 +49,6 @@
 #include <idem/late_finish.hpp>
 #include <idem/live_claim.hpp>
 #include <idem/live_claims.hpp>
-#include <idem/live_claims.hpp>
 #include <idem/heartbeat.hpp>
 #include <idem/execution.hpp>
 #include <idem/settle.hpp>

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include <idem/codec.hpp>
+#include <idem/detail/no_cancel.hpp>
 #include <idem/execution.hpp>
 #include <idem/failure.hpp>
 #include <idem/heartbeat.hpp>
@@ -176,6 +177,7 @@ struct Settled {
 }
 
 [[nodiscard]] inline FinishReply send(GuardState& guard, const FinishRequest& request) noexcept {
+    const NoCancel shield;
     FinishReply reply;
     try {
         guard.finish(std::span(&request, 1), std::span(&reply, 1));

@@ -167,7 +167,7 @@ private:
                 const std::lock_guard lock(shard.mutex);
                 const Instant now = state.now(shard, called);
                 if (shard.due(state.limits(), now))
-                    shard.sweep(state.limits(), now, memory::State::looks_per_call, 1);
+                    shard.sweep(state.limits(), now, memory::State::looks_per_call, 2);
                 Place place(state, shard, key, hash, now, last);
                 return decide(place, requests[i], replies[i]);
             };

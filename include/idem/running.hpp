@@ -90,11 +90,6 @@ template <class V>
 [[nodiscard]] Outcome<V> record_value(const Call& call, LiveClaim& claim,
                                       const Execution& execution,
                                       typename Outcome<V>::Value value) {
-    if (claim.terms().unprotected) {
-        call.tell(EventKind::ran_unprotected);
-        return Outcome<V>(executed_details(claim, execution, {UnrecordedReason::unprotected}),
-                          std::move(value));
-    }
     const auto encoded = encode_result(value, call.guard.options().result_bytes_max);
     const Settled settled = record(call, claim, execution, encoded);
     return Outcome<V>(executed_details(claim, execution, settled), std::move(value));

@@ -234,7 +234,12 @@ struct Settled {
 /// Never throws: the handler's own exception is on its way to the caller.
 inline void roll_back(const Call& call, LiveClaim& claim, const Execution* execution,
                       const Failure& failure, bool counted = true) noexcept {
-    if (claim.inherited() || claim.terms().unprotected) return;
+    if (claim.inherited()) return;
+    if (claim.terms().unprotected) {
+        call.tell(EventKind::ran_unprotected,
+                  {.failure = failure.kind, .detail = failure.message});
+        return;
+    }
     try {
         const auto kind = failure.kind == FailureClass::final     ? FinishKind::fail
                           : failure.kind == FailureClass::unknown ? FinishKind::quarantine
@@ -288,9 +293,13 @@ template <codable V>
     return out;
 }
 
-/// Records that the handler has run, with its result.
+/// Records that the handler has run, with its result; without a claim it only says so.
 [[nodiscard]] inline Settled record(const Call& call, LiveClaim& claim, const Execution& execution,
                                     const Encoded& encoded) {
+    if (claim.terms().unprotected) {
+        call.tell(EventKind::ran_unprotected);
+        return {UnrecordedReason::unprotected, LostReason::none, State::running, {}};
+    }
     FinishRequest request = finish_request(call, claim, FinishKind::complete);
     request.result_kind = encoded.kind;
     request.codec = encoded.codec;

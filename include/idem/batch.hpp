@@ -224,9 +224,7 @@ private:
                 item.call->tell(trouble.kind == Trouble::Kind::schema ? EventKind::schema_error
                                                                       : EventKind::store_error,
                                 {.detail = trouble.message});
-                item.claimed.unprotected =
-                    trouble.kind == Trouble::Kind::unavailable &&
-                    guard_.options().store_down == StoreDown::run_unprotected;
+                item.claimed.unprotected = may_run_unprotected(guard_, trouble);
                 if (!item.claimed.unprotected) trouble.raise();
             } else if (item.claimed.reply.kind != ClaimKind::acquired) {
                 return answer<V>(*item.call, item.claimed);

@@ -140,6 +140,13 @@ struct Claimed {
     bool cancelled = false;
 };
 
+/// Whether a call may go on without a claim: by choice, and only where the store was not reached.
+/// One that is full was, and knows the other keys still.
+[[nodiscard]] inline bool may_run_unprotected(const GuardState& guard, const Trouble& trouble) {
+    return trouble.kind == Trouble::Kind::unavailable && !trouble.full &&
+           guard.options().store_down == StoreDown::run_unprotected;
+}
+
 /// One look at the store. @throws UnavailableError unless the guard runs unprotected; SchemaError.
 inline void look(const Call& call, Claimed& claimed) {
     const ClaimRequest request = claim_request(call, claimed.owner);
@@ -157,8 +164,7 @@ inline void look(const Call& call, Claimed& claimed) {
     const bool schema = trouble.kind == Trouble::Kind::schema;
     call.tell(schema ? EventKind::schema_error : EventKind::store_error,
               {.detail = trouble.message});
-    claimed.unprotected = trouble.kind == Trouble::Kind::unavailable &&
-                          call.guard.options().store_down == StoreDown::run_unprotected;
+    claimed.unprotected = may_run_unprotected(call.guard, trouble);
     if (!claimed.unprotected) trouble.raise();
 }
 

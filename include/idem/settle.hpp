@@ -236,8 +236,9 @@ inline void roll_back(const Call& call, LiveClaim& claim, const Execution* execu
                       const Failure& failure, bool counted = true) noexcept {
     if (claim.inherited()) return;
     if (claim.terms().unprotected) {
-        call.tell(EventKind::ran_unprotected,
-                  {.failure = failure.kind, .detail = failure.message});
+        if (execution != nullptr)
+            call.tell(EventKind::ran_unprotected,
+                      {.failure = failure.kind, .detail = failure.message});
         return;
     }
     try {

@@ -177,9 +177,9 @@ private:
                 put = attempt(true);
             }
             if (put == Put::done) continue;
-            replies[i].trouble = Trouble::unavailable(
-                put == Put::full ? "the MemoryStore is full" : "the MemoryStore got no memory",
-                false);
+            replies[i].trouble = Trouble::no_room(put == Put::full
+                                                      ? "the MemoryStore is full"
+                                                      : "the MemoryStore got no memory");
         }
     }
 

@@ -20,7 +20,7 @@ case ${1:-plain} in
     *) die "unknown variant '$1'; one of plain, asan, tsan, clang, all" ;;
 esac
 
-packages=(g++ cmake ninja-build pkg-config catch2 libssl-dev)
+packages=(g++ cmake ninja-build pkg-config catch2 libssl-dev nlohmann-json3-dev libprotobuf-dev)
 if [[ ${variants[*]} == *clang* ]]; then packages+=(clang); fi
 # The server libraries and servers are wanted as soon as there is something to test with them.
 if [[ -d $root/include/idem/redis ]]; then packages+=(libhiredis-dev redis-server); fi

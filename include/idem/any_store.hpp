@@ -24,8 +24,9 @@ namespace idem::inline v0_1 {
 /// every store is; costs one virtual call per batch.
 class AnyStore {
 public:
-    template <store Store>
-    requires(!std::same_as<Store, AnyStore>) AnyStore(Store store)
+    // The type first: a compiler that asked the concept of AnyStore itself would never end.
+    template <class Store>
+    requires(!std::same_as<Store, AnyStore> && store<Store>) AnyStore(Store store)
         : held_(std::make_shared<Holds<Store>>(std::move(store))) {}  // NOLINT
 
     void claim(std::span<const ClaimRequest> requests, std::span<ClaimReply> replies) {

@@ -100,6 +100,7 @@ private:
     }
     [[nodiscard]] LiveClaim::Terms own(LiveClaim::Terms terms) const {
         terms.key = view();
+        terms.request_id = request_id_;
         return terms;
     }
 
@@ -170,10 +171,12 @@ public:
     }
 
     /// Lets the claim go its own way until `deadline` from now; a ticket finishes it.
-    /// @throws LeaseLostError where it is another's already; UnavailableError: still open here.
+    /// @throws LeaseLostError where it is lost, here or in the store; UnavailableError: still open.
     Ticket detach(Duration deadline) && {
         detail::check_duration(deadline, "Claim::detach deadline");
         auto& live = open().live();
+        if (!live.held())
+            throw LeaseLostError("the claim was lost before it could be detached", live.lost());
         const auto& terms = live.terms();
         RenewRequest request{
             .key = terms.key, .owner = terms.owner, .fence = terms.fence, .lease = deadline};

@@ -90,11 +90,11 @@ public:
                            const RunOptions& options, Handler&& handler) {
         using V = typename detail::Handled<Handler>::Type;
         detail::Call call = make_call(key, fingerprint, options);
-        const detail::Kept kept(call);
         detail::Admission const admission(*state_, call.key.scope);
         auto claimed = detail::claim_or_wait(call, options.stop_token);
         if (!claimed.unprotected && claimed.reply.kind != ClaimKind::acquired)
             return detail::answer<V>(call, claimed);
+        const detail::Kept kept(call);
         return detail::execute<V>(call, admission, claimed, std::forward<Handler>(handler));
     }
     template <detail::handler Handler>
@@ -236,7 +236,7 @@ public:
             pause = std::min<Duration>(pause, std::chrono::milliseconds{20});
             std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(pause, left));
         }
-        if (!report.complete) heartbeat.request_stop(*state_);
+        if (!report.complete) heartbeat.claims().request_stop(*state_);
         state_->tell(EventKind::drained, {});
         return report;
     }

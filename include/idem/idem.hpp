@@ -16,6 +16,8 @@
 #include <idem/record.hpp>
 #include <idem/record_codec.hpp>
 #include <idem/codec.hpp>
+// #include <idem/codec_json.hpp>      for users of nlohmann/json
+// #include <idem/codec_protobuf.hpp>  for users of Protocol Buffers
 #include <idem/operation.hpp>
 #include <idem/outcome.hpp>
 // seeing
@@ -46,6 +48,7 @@
 #include <idem/guard_state.hpp>
 #include <idem/late_finish.hpp>
 #include <idem/live_claim.hpp>
+#include <idem/live_claims.hpp>
 #include <idem/heartbeat.hpp>
 #include <idem/execution.hpp>
 #include <idem/settle.hpp>
@@ -60,6 +63,16 @@
 // testing: for users who test a store or a clock of their own; not part of the umbrella
 // #include <idem/testing/manual_clock.hpp>
 // #include <idem/testing/model_store.hpp>
+// #include <idem/testing/faulty_store.hpp>
+// #include <idem/testing/conformance_base.hpp>
+// #include <idem/testing/conformance_claim.hpp>
+// #include <idem/testing/conformance_finish.hpp>
+// #include <idem/testing/conformance_port.hpp>
+// #include <idem/testing/conformance_batch.hpp>
+// #include <idem/testing/conformance_diff.hpp>
+// #include <idem/testing/conformance_history.hpp>
+// #include <idem/testing/conformance_lockstep.hpp>
+// #include <idem/testing/conformance.hpp>
 // clang-format on
 
 #endif

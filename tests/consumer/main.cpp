@@ -1,4 +1,7 @@
-// The program of a user, who has nothing but the public headers.
+// What a project that takes the library in does first: a guarded call and its repeat.
+
+#include <string>
+
 #include <idem/idem.hpp>
 #ifdef WANT_redis
 #include <idem/redis.hpp>
@@ -8,6 +11,17 @@
 #endif
 
 int main() {
-    const auto print = idem::Fingerprint::of("a request", 1);  // reaches libcrypto
-    return print == idem::Fingerprint::of("a request", 1) ? 0 : 1;
+    const idem::MemoryStore store;
+    idem::IdempotencyGuard guard(store);
+    const idem::Key key{.scope = "consumer", .id = "1"};
+    const auto request = idem::Fingerprint::of("request");
+    int runs = 0;
+    const auto handler = [&] {
+        ++runs;
+        return std::string("done");
+    };
+    const auto first = guard.run(key, request, handler);
+    const auto repeat = guard.run(key, request, handler);
+    const bool well = first.executed() && repeat.replayed() && repeat.value() == "done";
+    return well && runs == 1 ? 0 : 1;
 }

@@ -87,8 +87,9 @@ public:
     static constexpr std::int64_t slot_cost = 24;
     /// Room that a claim leaves for its result: as much as the last ones took, up to this.
     static constexpr std::size_t guess_max = 512;
-    /// What one record may add in failure, checkpoint and resource when the store is full.
-    static constexpr std::size_t grace = 4096;
+    /// What one record may add in failure, checkpoint and resource when the store is full: a
+    /// failure of full length, or some 4 KiB of checkpoint.
+    static constexpr std::size_t grace = 5120;
 
     Shard() = default;
     Shard(const Shard&) = delete;

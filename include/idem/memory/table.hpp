@@ -84,7 +84,7 @@ public:
                 ++count_;
                 return at;
             }
-            if (!rebuild(capacity_ + capacity_ / 2)) return nullptr;
+            if (!rebuild(capacity_, 2 * (size_ - capacity_))) return nullptr;
         }
     }
 
@@ -133,8 +133,8 @@ private:
 
     /// A tail takes what is pushed beyond the last home; one more slot is always empty and ends
     /// every walk.
-    [[nodiscard]] bool rebuild(std::size_t capacity) noexcept {
-        for (std::size_t tail = std::min<std::size_t>(least + capacity / 16, 64);; tail *= 2) {
+    [[nodiscard]] bool rebuild(std::size_t capacity, std::size_t tail = 0) noexcept {
+        for (tail = std::max(tail, std::min<std::size_t>(least + capacity / 16, 64));; tail *= 2) {
             const std::size_t bytes = (capacity + tail + 1) * sizeof(Slot);
             auto* const slots = static_cast<Slot*>(::operator new(bytes, std::nothrow));
             if (slots == nullptr) return false;

@@ -74,11 +74,15 @@ inline void expect(bool holds, const std::string& what) {
     }
     return out + "'";
 }
-[[nodiscard]] inline std::string show(std::integral auto value) { return std::to_string(value); }
+[[nodiscard]] inline std::string show(std::integral auto value) {
+    return std::to_string(value);
+}
 [[nodiscard]] inline std::string show(Duration value) {
     return std::to_string(value.count()) + "us";
 }
-[[nodiscard]] inline std::string show(Instant value) { return show(value.time_since_epoch()); }
+[[nodiscard]] inline std::string show(Instant value) {
+    return show(value.time_since_epoch());
+}
 [[nodiscard]] inline std::string show(const Owner& owner) {
     return idem::detail::hex(owner.stored().substr(0, 4));
 }
@@ -90,8 +94,7 @@ requires std::is_enum_v<Enum>
 
 template <class T>
 void expect_equal(const T& is, const std::type_identity_t<T>& should, const std::string& what) {
-    if (!(is == should))
-        throw Broken(what + " is " + show(is) + " and should be " + show(should));
+    if (!(is == should)) throw Broken(what + " is " + show(is) + " and should be " + show(should));
 }
 
 /// A store and its clock, with requests filled in as far as a promise does not care.

@@ -23,6 +23,7 @@ void claim_nothing(B& b) {
     const auto record = b.must_find(b.key());
     expect_equal(record.header.state, State::running, "the state");
     expect(record.header.owner == request.owner, "the owner on record is not the claimant");
+    expect_equal(record.header.fence, reply.fence, "the fence on record");
     expect(record.key == b.key() && record.component == Component::call, "find shows another key");
     b.expect_left(record.header.lease_end, B::lease, "the lease's end");
     b.expect_left(record.header.retention_end, B::lease + B::retention, "the retention's end");
@@ -203,6 +204,7 @@ void claim_rerun(B& b) {
     expect_equal(reply.attempt, 2U, "the attempt");
     expect_equal(reply.crashes, 1U, "the crashes");
     expect(reply.fence > first.fence, "the fence did not grow");
+    expect_equal(b.must_find(b.key()).header.fence, reply.fence, "the fence on record");
     expect_equal(reply.checkpoint, "half", "the checkpoint handed over");
     expect_equal(reply.resource, "job-1", "the resource handed over");
     expect(b.finish(b.key(), 1, first.fence, FinishKind::complete).lost,

@@ -209,8 +209,7 @@ void release_of_nothing(B& b) {
 
 template <class B>
 void finish_keeps_what_it_brings(B& b) {
-    for (const auto kind :
-         {ResultKind::none, ResultKind::too_large, ResultKind::not_encodable}) {
+    for (const auto kind : {ResultKind::none, ResultKind::too_large, ResultKind::not_encodable}) {
         const auto key = b.key(to_string(kind));
         const Fence fence = b.acquire(key, 1);
         auto complete = b.finish_request(key, 1, fence, FinishKind::complete);
@@ -257,8 +256,7 @@ template <world World>
         {2, "finish: unknown accepts late truth of its last owner", finish_late_truth<B>},
         {2, "finish: a completed record is never demoted", finish_never_demotes<B>},
         {2, "finish: everyone else is lost, with the reason", finish_lost_reasons<B>},
-        {2, "renew: never shortens, never touches the finished, never takes back",
-         renew_rules<B>},
+        {2, "renew: never shortens, never touches the finished, never takes back", renew_rules<B>},
         {2, "release: keeps counts, ends at the cap, uncounted takes back", release_counts<B>},
         {5, "release: on a key not there it makes its own claim stale", release_of_nothing<B>},
         {6, "finish: result kinds, checkpoint and resource are kept",

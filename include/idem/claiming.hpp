@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <concepts>
 #include <cstddef>
 #include <exception>
 #include <optional>
@@ -131,11 +132,10 @@ struct Claimed {
     bool cancelled = false;
 };
 
-/// One look at the store. @throws UnavailableError unless the guard runs unprotected; SchemaError.
+/// One look at the store; the reply arrives as new. @throws UnavailableError unless the guard runs
+/// unprotected; SchemaError.
 inline void look(const Call& call, Claimed& claimed) {
     const ClaimRequest request = claim_request(call, claimed.owner);
-    claimed.reply = ClaimReply{};
-    claimed.sent = LocalClock::now();
     try {
         call.guard.claim(std::span(&request, 1), std::span(&claimed.reply, 1));
     } catch (...) {
@@ -159,10 +159,10 @@ inline void look(const Call& call, Claimed& claimed) {
 [[nodiscard]] inline Claimed claim_or_wait(const Call& call, const std::stop_token& stop) {
     constexpr int stale_max = 3;
     constexpr Duration pause_max = std::chrono::milliseconds{200};
-    Claimed claimed{.owner = new_owner()};
+    Claimed claimed{.owner = new_owner(), .sent = call.begin};
     std::optional<WaitHub::Waiter> waiter;
     Duration pause = std::chrono::milliseconds{2};
-    for (int stale = 0;;) {
+    for (int stale = 0;; claimed.reply = ClaimReply{}, claimed.sent = LocalClock::now()) {
         look(call, claimed);
         if (claimed.unprotected) return claimed;
         if (claimed.reply.kind == ClaimKind::stale) {
@@ -201,9 +201,9 @@ inline void look(const Call& call, Claimed& claimed) {
     return terms;
 }
 
-/// The details of an answer that is not an acquisition.
-[[nodiscard]] inline OutcomeDetails details_of(const Claimed& claimed) {
-    const ClaimReply& reply = claimed.reply;
+/// The details of an answer that is not an acquisition; its texts are moved out of the reply.
+[[nodiscard]] inline OutcomeDetails details_of(Claimed& claimed) {
+    ClaimReply& reply = claimed.reply;
     OutcomeDetails details;
     switch (reply.kind) {
         case ClaimKind::completed: details.kind = OutcomeKind::replayed; break;
@@ -222,8 +222,8 @@ inline void look(const Call& call, Claimed& claimed) {
     details.fence = reply.fence;
     details.started = reply.started;
     details.completed = reply.completed;
-    details.failure = reply.failure;
-    details.resource = reply.resource;
+    details.failure = std::move(reply.failure);
+    details.resource = std::move(reply.resource);
     return details;
 }
 
@@ -245,13 +245,18 @@ inline void look(const Call& call, Claimed& claimed) {
 /// The outcome of a call that did not get to run: the first answer, or why there is none.
 /// @throws CodecError where the stored result is of another type.
 template <class V>
-[[nodiscard]] Outcome<V> answer(const Call& call, const Claimed& claimed) {
+[[nodiscard]] Outcome<V> answer(const Call& call, Claimed& claimed) {
     using Value = typename Outcome<V>::Value;
     OutcomeDetails details = details_of(claimed);
     std::optional<Value> value;
     if (details.kind == OutcomeKind::replayed && details.result == ResultKind::value) {
         try {
-            value.emplace(decode_result<Value>(claimed.reply.codec, claimed.reply.result));
+            if constexpr (std::same_as<Value, std::string>) {  // its own encoding: not copied
+                if (claimed.reply.codec == codec_id<Value>())
+                    value.emplace(std::move(claimed.reply.result));
+            }
+            if (!value)
+                value.emplace(decode_result<Value>(claimed.reply.codec, claimed.reply.result));
         } catch (const std::exception& e) {
             call.tell(EventKind::schema_error, {.fence = details.fence, .detail = e.what()});
             throw;

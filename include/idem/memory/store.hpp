@@ -156,7 +156,6 @@ private:
         const Instant called = state.called();
         for (std::size_t i = 0; i < requests.size(); ++i) {
             const KeyView& key = requests[i].key;
-            replies[i] = Reply{};
             if (state.forked() || !memory::State::fits(key)) {
                 replies[i].trouble = state.refusal(key);
                 continue;

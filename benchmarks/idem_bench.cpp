@@ -44,6 +44,7 @@ struct Settings {
     std::uint64_t operations = 1'000'000;  ///< Per round, of what does not insert.
     int rounds = 5;
     std::vector<int> threads{1, 2, 4};
+    bool cpu_time = false;  ///< Of what runs in one thread; see the harness.
     std::string json{};
 };
 
@@ -416,7 +417,7 @@ void scale(Settings settings, Report& report) {
 
 constexpr const char* usage =
     "idem_bench [--workloads a,b,...] [--keys N] [--keys-cached N] [--operations N] [--rounds N]\n"
-    "           [--threads 1,2,4] [--scale-max N] [--json FILE]\n"
+    "           [--threads 1,2,4] [--scale-max N] [--clock wall|cpu] [--json FILE]\n"
     "workloads: fingerprint replay contended mismatch first memory scale\n";
 
 std::vector<std::string> split(const std::string& text) {
@@ -447,6 +448,8 @@ std::optional<Settings> read(const std::vector<std::string>& arguments) {
             out.rounds = static_cast<int>(number());
         } else if (name == "--scale-max") {
             out.scale_max = number();
+        } else if (name == "--clock") {
+            out.cpu_time = value == "cpu";
         } else if (name == "--json") {
             out.json = value;
         } else if (name == "--threads") {
@@ -470,6 +473,7 @@ int main(int argc, char** argv) {
         return 2;
     }
     const auto asked = [&](const char* name) { return settings->workloads.count(name) != 0; };
+    bench::by_cpu_time = settings->cpu_time;
     Report report;
     if (asked("fingerprint")) fingerprint(*settings, report);
     if (asked("replay")) replay(*settings, report, false);

@@ -151,9 +151,8 @@ public:
           hash_(static_cast<std::uint32_t>(hash)),
           now_(now),
           last_(last),
-          slot_(shard.table.find(hash_, key)) {
-        if (slot_ != nullptr) header_ = slot_->block->header();
-    }
+          slot_(shard.table.find(hash_, key)),
+          header_(slot_ != nullptr ? slot_->block->header() : RecordHeader{}) {}
 
     [[nodiscard]] const RecordHeader* found() const noexcept {
         return slot_ == nullptr ? nullptr : &header_;
@@ -197,7 +196,7 @@ private:
     Instant now_;
     bool last_;
     Slot* slot_;
-    RecordHeader header_{};
+    RecordHeader header_;
 };
 
 }  // namespace idem::inline v0_1::memory

@@ -41,9 +41,7 @@ public:
     void finish(std::span<const FinishRequest> requests, std::span<FinishReply> replies) {
         each(requests, replies, [](Place& place, const FinishRequest& request, FinishReply& reply) {
             const auto answer = protocol::finish(place.found(), request, place.now());
-            reply.lost = answer.lost;
-            reply.reason = answer.reason;
-            reply.state = after(answer);
+            reply = {answer.lost, answer.reason, after(answer), {}};
             return place.put(answer.record, answer.change,
                              {request.result, request.failure_code, request.failure_message,
                               request.checkpoint.value_or(""), request.resource.value_or("")},
@@ -54,9 +52,7 @@ public:
     void renew(std::span<const RenewRequest> requests, std::span<RenewReply> replies) {
         each(requests, replies, [](Place& place, const RenewRequest& request, RenewReply& reply) {
             const auto answer = protocol::renew(place.found(), request, place.now());
-            reply.lost = answer.lost;
-            reply.reason = answer.reason;
-            reply.lease_left = answer.lease_left;
+            reply = {answer.lost, answer.reason, answer.lease_left, {}};
             return place.put(
                 answer.record, answer.change,
                 {{}, {}, {}, request.checkpoint.value_or(""), request.resource.value_or("")}, true);
@@ -67,7 +63,7 @@ public:
         each(requests, replies, [](Place& place, const IssueRequest& request, IssueReply& reply) {
             const auto answer = protocol::issue(place.found(), request, place.now());
             const Put put = place.put(answer.record, answer.change, {}, false);
-            reply.issued = answer.done && put == Put::done;
+            reply = {answer.done && put == Put::done, {}};
             return put;
         });
     }
@@ -77,8 +73,7 @@ public:
             const auto answer = protocol::resolve(place.found(), request, place.now());
             const Put put =
                 place.put(answer.record, answer.change, {request.result, {}, {}, {}, {}}, false);
-            r.resolved = answer.done && put == Put::done;
-            r.state = after(answer);
+            r = {answer.done && put == Put::done, after(answer), {}};
             return put;
         });
     }
@@ -87,8 +82,7 @@ public:
         each(requests, replies, [](Place& place, const ReapRequest& request, ReapReply& reply) {
             const auto answer = protocol::reap(place.found(), request, place.now());
             const Put put = place.put(answer.record, answer.change, {}, false);
-            reply.reaped = answer.done && put == Put::done;
-            reply.state = after(answer);
+            reply = {answer.done && put == Put::done, after(answer), {}};
             return put;
         });
     }
@@ -96,7 +90,7 @@ public:
     void forget(std::span<const ForgetRequest> requests, std::span<ForgetReply> replies) {
         each(requests, replies, [](Place& place, const ForgetRequest& request, ForgetReply& reply) {
             const auto answer = protocol::forget(place.found(), request, place.now());
-            reply.existed = answer.done;
+            reply = {answer.done, {}};
             return place.put(answer.record, answer.change, {}, true);
         });
     }
@@ -176,6 +170,7 @@ private:
                 put = attempt(true);
             }
             if (put == Put::done) continue;
+            replies[i] = Reply{};
             replies[i].trouble = Trouble::unavailable(
                 put == Put::full ? "the MemoryStore is full" : "the MemoryStore got no memory",
                 false);

@@ -98,9 +98,9 @@ public:
     void find(std::span<const KeyView> keys, std::span<FindReply> replies) {
         const Instant called = state_->called();
         for (std::size_t i = 0; i < keys.size(); ++i) {
+            const std::uint64_t hash = state_->approach(keys[i]);
             replies[i] = {{}, state_->refusal(keys[i])};
             if (replies[i].trouble) continue;
-            const std::uint64_t hash = state_->hash(keys[i]);
             memory::Shard& shard = state_->shard_of(hash);
             const std::lock_guard lock(shard.mutex);
             const Instant now = state_->now(shard, called);
@@ -146,15 +146,18 @@ private:
     /// what is past its retention had to go first.
     template <class Request, class Reply, class Decide>
     void each(std::span<const Request> requests, std::span<Reply> replies, Decide decide) {
+        if (requests.empty()) return;
         memory::State& state = *state_;
+        std::uint64_t next = state.approach(requests[0].key);
         const Instant called = state.called();
         for (std::size_t i = 0; i < requests.size(); ++i) {
             const KeyView& key = requests[i].key;
+            const std::uint64_t hash = next;
+            if (i + 1 < requests.size()) next = state.approach(requests[i + 1].key);
             if (state.forked() || !memory::State::fits(key)) {
                 replies[i].trouble = state.refusal(key);
                 continue;
             }
-            const std::uint64_t hash = state.hash(key);
             memory::Shard& shard = state.shard_of(hash);
             const auto attempt = [&](bool last) {
                 const std::lock_guard lock(shard.mutex);

@@ -76,6 +76,22 @@ public:
         }
     }
 
+    /// What was claimed and not begun is given back, whatever ended the batch.
+    ~Batch() {
+        for (const std::size_t i : acquired_) {
+            Item& item = items_[i];
+            if (item.begun || item.claimed.unprotected) continue;
+            if (!item.live) {
+                give_back(*item.call, item.claimed);
+            } else {
+                roll_back(*item.call, *item.live, nullptr,
+                          {FailureClass::retryable, "not begun", {}}, false);
+            }
+        }
+    }
+    Batch(const Batch&) = delete;
+    Batch& operator=(const Batch&) = delete;
+
     /// One request for all distinct keys.
     void claim() {
         std::vector<ClaimRequest> requests;
@@ -100,15 +116,20 @@ public:
         }
     }
 
+    /// All are entered before the first one runs: their leases are renewed while they wait.
     template <class Handler>
     void run_each(Handler& handler) {
-        for (const std::size_t i : acquired_) {
-            guarded(i, [&] {
+        for (const std::size_t i : enter_all()) {
+            Item& item = items_[i];
+            guarded(i, [&]() -> std::optional<Outcome<V>> {
                 const auto one = [&](Execution& execution) {
                     return std::invoke(handler, execution, i);
                 };
-                return run_one(i, one);
+                item.begun = true;
+                return run_entered<V>(*item.call, *item.admission, item.claimed.reply.verify,
+                                      *item.live, *item.execution, one);
             });
+            item.live->leave();
         }
     }
 
@@ -117,20 +138,23 @@ public:
     void run_together(Handler& handler) {
         std::vector<std::size_t> ready;
         std::vector<Execution*> executions;
-        for (const std::size_t i : acquired_) {
+        for (const std::size_t i : enter_all()) {
+            Item& item = items_[i];
+            item.begun = true;
             guarded(i, [&]() -> std::optional<Outcome<V>> {
-                Item& item = items_[i];
-                open(i);
+                begin_or_refuse(*item.call, *item.admission, *item.live);
                 if (item.claimed.reply.verify) {
                     if (auto verified = verify<V>(*item.call, *item.live, *item.execution))
                         return verified;
                 }
-                ready.push_back(i);
                 executions.push_back(&*item.execution);
+                ready.push_back(i);
+                item.begun = false;
                 return std::nullopt;
             });
         }
         if (ready.empty()) return;
+        for (const std::size_t i : ready) items_[i].begun = true;
         using Results = std::invoke_result_t<Handler&, std::span<Execution* const>>;
         std::optional<Results> results;
         try {
@@ -142,6 +166,7 @@ public:
                 roll_back(*items_[i].call, *items_[i].live, &*items_[i].execution, failure);
                 outcomes_[i].error = error;
             }
+            if (!error) throw;  // not C++'s: a cancelled thread, which must go on unwinding
             return;
         }
         settle_all(ready, *results);
@@ -162,6 +187,7 @@ private:
         Claimed claimed{};
         std::optional<LiveClaim> live{};
         std::optional<Execution> execution{};
+        bool begun = false;  ///< From here on it is settled by what comes of it.
     };
 
     template <class Step>
@@ -171,6 +197,7 @@ private:
                 outcomes_[i].outcome.emplace(*std::move(outcome));
         } catch (...) {
             outcomes_[i].error = std::current_exception();
+            if (!outcomes_[i].error) throw;  // a cancelled thread
         }
     }
 
@@ -195,18 +222,29 @@ private:
         });
     }
 
-    void open(std::size_t i) {
-        Item& item = items_[i];
-        hold(*item.call, item.claimed,
-             [&] { item.live.emplace(guard_, terms_of(*item.call, item.claimed)); });
-        item.execution.emplace(*item.live, item.claimed.reply.attempt, item.claimed.reply.takeover,
-                               item.claimed.reply.checkpoint, item.claimed.reply.resource, i);
-        if (item.admission->draining()) refuse_drained(*item.call, *item.live);
-    }
-
-    template <class Handler>
-    [[nodiscard]] std::optional<Outcome<V>> run_one(std::size_t i, const Handler& handler) {
-        return execute<V>(*items_[i].call, *items_[i].admission, items_[i].claimed, handler);
+    /// The items that are held from here on.
+    [[nodiscard]] std::vector<std::size_t> enter_all() {
+        std::vector<std::size_t> entered;
+        for (const std::size_t i : acquired_) {
+            guarded(i, [&]() -> std::optional<Outcome<V>> {
+                Item& item = items_[i];
+                const ClaimReply& reply = item.claimed.reply;
+                tell_takeover(*item.call, reply);
+                entered.push_back(i);
+                try {
+                    hold(*item.call, item.claimed,
+                         [&] { item.live.emplace(guard_, terms_of(*item.call, item.claimed)); });
+                } catch (...) {  // given back
+                    entered.pop_back();
+                    item.begun = true;
+                    throw;
+                }
+                item.execution.emplace(*item.live, reply.attempt, reply.takeover, reply.checkpoint,
+                                       reply.resource, i);
+                return std::nullopt;
+            });
+        }
+        return entered;
     }
 
     template <class Results>

@@ -134,7 +134,8 @@ public:
             return std::make_unique<detail::OpenClaim>(state_, call, claimed,
                                                        admission.take_place());
         });
-        if (admission.draining()) detail::refuse_drained(open->call(), open->live());
+        detail::tell_takeover(open->call(), claimed.reply);
+        if (admission.draining()) detail::begin_or_refuse(open->call(), admission, open->live());
         if (claimed.reply.verify) {
             if (auto verified = detail::verify<R>(open->call(), open->live(), open->execution()))
                 return *std::move(verified);

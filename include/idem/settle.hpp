@@ -268,9 +268,9 @@ template <codable V>
     return out;
 }
 
-/// Records that the handler has run, with its result.
+/// Records what has happened, with its result. The event says how that is known.
 [[nodiscard]] inline Settled record(const Call& call, LiveClaim& claim, const Execution& execution,
-                                    const Encoded& encoded) {
+                                    const Encoded& encoded, EventKind how = EventKind::executed) {
     FinishRequest request = finish_request(call, claim, FinishKind::complete);
     request.result_kind = encoded.kind;
     request.codec = encoded.codec;
@@ -280,7 +280,7 @@ template <codable V>
     if (settled.unrecorded == UnrecordedReason::none) {
         const Event about{.fence = request.fence, .attempt = execution.attempt()};
         if (settled.result != ResultKind::value) call.tell(EventKind::result_not_kept, about);
-        call.tell(EventKind::executed, about);
+        call.tell(how, about);
     }
     return settled;
 }

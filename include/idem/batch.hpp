@@ -3,7 +3,9 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
+#include <list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include <idem/claim.hpp>
+#include <idem/detail/fork.hpp>
 #include <idem/running.hpp>
 
 namespace idem::inline v0_1 {
@@ -58,23 +61,42 @@ public:
         const auto begin = LocalClock::now();
         const GuardOptions& options = guard.options();
         for (std::size_t i = 0; i < calls.size(); ++i) {
-            const KeyView key(guard.component(), calls[i].key);
-            validate(key);
+            const KeyView given(guard.component(), calls[i].key);
+            validate(given);
             Item& item = items_[i];
+            const auto [first, fresh] = firsts_.emplace(encode_key(given), i);
+            item.first = first->second;
+            item.request_id = calls[i].request_id;
+            // Refers to nothing of the caller's: a handler may change what it was called with.
             item.call.emplace(Call{.guard = guard,
-                                   .key = key,
+                                   .key = decode_key(first->first).value(),
                                    .fingerprint = calls[i].fingerprint,
                                    .lease = options.lease,
                                    .retention = options.retention,
-                                   .request_id = calls[i].request_id,
+                                   .request_id = item.request_id,
                                    .begin = begin});
-            const auto [first, fresh] = firsts_.emplace(encode_key(key), i);
-            item.first = first->second;
             if (!fresh) continue;
-            item.admission = std::make_unique<Admission>(guard, key.scope);
+            item.admission = std::make_unique<Admission>(guard, item.call->key.scope);
             fresh_.push_back(i);
         }
     }
+
+    /// What was claimed and not begun is given back, whatever ended the batch.
+    ~Batch() {
+        if (generation_ != process_generation()) return;  // they are the parent's
+        for (const std::size_t i : acquired_) {
+            Item& item = items_[i];
+            if (item.begun || item.claimed.unprotected) continue;
+            if (!item.live) {
+                give_back(*item.call, item.claimed);
+            } else {
+                roll_back(*item.call, *item.live, nullptr,
+                          {FailureClass::retryable, "not begun", {}}, false);
+            }
+        }
+    }
+    Batch(const Batch&) = delete;
+    Batch& operator=(const Batch&) = delete;
 
     /// One request for all distinct keys.
     void claim() {
@@ -100,15 +122,20 @@ public:
         }
     }
 
+    /// All are entered before the first one runs: their leases are renewed while they wait.
     template <class Handler>
     void run_each(Handler& handler) {
-        for (const std::size_t i : acquired_) {
-            guarded(i, [&] {
+        for (const std::size_t i : enter_all()) {
+            Item& item = items_[i];
+            guarded(i, [&]() -> std::optional<Outcome<V>> {
                 const auto one = [&](Execution& execution) {
                     return std::invoke(handler, execution, i);
                 };
-                return run_one(i, one);
+                item.begun = true;
+                return run_entered<V>(*item.call, *item.admission, item.claimed.reply, *item.live,
+                                      *item.execution, one);
             });
+            item.live->leave();
         }
     }
 
@@ -117,20 +144,25 @@ public:
     void run_together(Handler& handler) {
         std::vector<std::size_t> ready;
         std::vector<Execution*> executions;
-        for (const std::size_t i : acquired_) {
+        RunningTogether here;
+        for (const std::size_t i : enter_all()) {
+            Item& item = items_[i];
+            item.begun = true;
             guarded(i, [&]() -> std::optional<Outcome<V>> {
-                Item& item = items_[i];
-                open(i);
+                begin_or_refuse(*item.call, *item.admission, *item.live);
+                here.add(item.call->key, item.claimed.reply);
                 if (item.claimed.reply.verify) {
                     if (auto verified = verify<V>(*item.call, *item.live, *item.execution))
                         return verified;
                 }
-                ready.push_back(i);
                 executions.push_back(&*item.execution);
+                ready.push_back(i);
+                item.begun = false;
                 return std::nullopt;
             });
         }
         if (ready.empty()) return;
+        for (const std::size_t i : ready) items_[i].begun = true;
         using Results = std::invoke_result_t<Handler&, std::span<Execution* const>>;
         std::optional<Results> results;
         try {
@@ -142,6 +174,7 @@ public:
                 roll_back(*items_[i].call, *items_[i].live, &*items_[i].execution, failure);
                 outcomes_[i].error = error;
             }
+            if (!error) throw;  // not C++'s: a cancelled thread, which must go on unwinding
             return;
         }
         settle_all(ready, *results);
@@ -155,13 +188,32 @@ public:
     }
 
 private:
+    /// What run_together holds while its one handler runs; the last in goes out first.
+    class RunningTogether {
+    public:
+        RunningTogether() = default;
+        ~RunningTogether() {
+            while (!here_.empty()) here_.pop_back();
+        }
+        RunningTogether(const RunningTogether&) = delete;
+        RunningTogether& operator=(const RunningTogether&) = delete;
+        void add(const KeyView& key, const ClaimReply& acquired) {
+            here_.emplace_back(key, acquired);
+        }
+
+    private:
+        std::list<RunningHere> here_{};
+    };
+
     struct Item {
+        std::string request_id{};
         std::optional<Call> call{};
         std::size_t first = 0;
         std::unique_ptr<Admission> admission{};
         Claimed claimed{};
         std::optional<LiveClaim> live{};
         std::optional<Execution> execution{};
+        bool begun = false;  ///< From here on it is settled by what comes of it.
     };
 
     template <class Step>
@@ -171,6 +223,7 @@ private:
                 outcomes_[i].outcome.emplace(*std::move(outcome));
         } catch (...) {
             outcomes_[i].error = std::current_exception();
+            if (!outcomes_[i].error) throw;  // a cancelled thread
         }
     }
 
@@ -183,9 +236,7 @@ private:
                 item.call->tell(trouble.kind == Trouble::Kind::schema ? EventKind::schema_error
                                                                       : EventKind::store_error,
                                 {.detail = trouble.message});
-                item.claimed.unprotected =
-                    trouble.kind == Trouble::Kind::unavailable &&
-                    guard_.options().store_down == StoreDown::run_unprotected;
+                item.claimed.unprotected = may_run_unprotected(guard_, trouble);
                 if (!item.claimed.unprotected) trouble.raise();
             } else if (item.claimed.reply.kind != ClaimKind::acquired) {
                 return answer<V>(*item.call, item.claimed);
@@ -195,18 +246,29 @@ private:
         });
     }
 
-    void open(std::size_t i) {
-        Item& item = items_[i];
-        hold(*item.call, item.claimed,
-             [&] { item.live.emplace(guard_, terms_of(*item.call, item.claimed)); });
-        item.execution.emplace(*item.live, item.claimed.reply.attempt, item.claimed.reply.takeover,
-                               item.claimed.reply.checkpoint, item.claimed.reply.resource, i);
-        if (item.admission->draining()) refuse_drained(*item.call, *item.live);
-    }
-
-    template <class Handler>
-    [[nodiscard]] std::optional<Outcome<V>> run_one(std::size_t i, const Handler& handler) {
-        return execute<V>(*items_[i].call, *items_[i].admission, items_[i].claimed, handler);
+    /// The items that are held from here on.
+    [[nodiscard]] std::vector<std::size_t> enter_all() {
+        std::vector<std::size_t> entered;
+        for (const std::size_t i : acquired_) {
+            guarded(i, [&]() -> std::optional<Outcome<V>> {
+                Item& item = items_[i];
+                const ClaimReply& reply = item.claimed.reply;
+                tell_takeover(*item.call, reply);
+                entered.push_back(i);
+                try {
+                    hold(*item.call, item.claimed,
+                         [&] { item.live.emplace(guard_, terms_of(*item.call, item.claimed)); });
+                } catch (...) {  // given back
+                    entered.pop_back();
+                    item.begun = true;
+                    throw;
+                }
+                item.execution.emplace(*item.live, reply.attempt, reply.takeover, reply.checkpoint,
+                                       reply.resource, i);
+                return std::nullopt;
+            });
+        }
+        return entered;
     }
 
     template <class Results>
@@ -260,6 +322,7 @@ private:
     }
 
     GuardState& guard_;
+    std::uint32_t generation_ = process_generation();
     std::vector<Item> items_;
     std::vector<BatchOutcome<V>> outcomes_;
     std::unordered_map<std::string, std::size_t> firsts_{};

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <concepts>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -88,11 +89,12 @@ public:
     [[nodiscard]] auto run(const Key& key, const Fingerprint& fingerprint,
                            const RunOptions& options, Handler&& handler) {
         using V = typename detail::Handled<Handler>::Type;
-        const detail::Call call = make_call(key, fingerprint, options);
+        detail::Call call = make_call(key, fingerprint, options);
         detail::Admission const admission(*state_, call.key.scope);
         auto claimed = detail::claim_or_wait(call, options.stop_token);
         if (!claimed.unprotected && claimed.reply.kind != ClaimKind::acquired)
             return detail::answer<V>(call, claimed);
+        const detail::Kept kept(call);
         return detail::execute<V>(call, admission, claimed, std::forward<Handler>(handler));
     }
     template <detail::handler Handler>
@@ -126,14 +128,16 @@ public:
                                                            const RunOptions& options = {}) {
         static_assert(codable<typename Outcome<R>::Value>, "idem: no codec for this result type");
         const detail::Call call = make_call(key, fingerprint, options);
-        detail::Admission const admission(*state_, call.key.scope);
+        detail::Admission admission(*state_, call.key.scope);
         auto claimed = detail::claim_or_wait(call, options.stop_token);
         if (!claimed.unprotected && claimed.reply.kind != ClaimKind::acquired)
             return detail::answer<R>(call, claimed);
         auto open = detail::hold(call, claimed, [&] {
-            return std::make_unique<detail::OpenClaim>(state_, call, claimed);
+            return std::make_unique<detail::OpenClaim>(state_, call, claimed,
+                                                       admission.take_place());
         });
-        if (admission.draining()) detail::refuse_drained(open->call(), open->live());
+        detail::tell_takeover(open->call(), claimed.reply);
+        if (admission.draining()) detail::begin_or_refuse(open->call(), admission, open->live());
         if (claimed.reply.verify) {
             if (auto verified = detail::verify<R>(open->call(), open->live(), open->execution()))
                 return *std::move(verified);
@@ -165,7 +169,7 @@ public:
         claimed.reply.fence = ticket.fence();
         claimed.reply.lease_left = reply.lease_left;
         return Claim<R>(detail::hold(call, claimed, [&] {
-            return std::make_unique<detail::OpenClaim>(state_, call, claimed);
+            return std::make_unique<detail::OpenClaim>(state_, call, claimed, detail::Place());
         }));
     }
 
@@ -234,7 +238,7 @@ public:
             pause = std::min<Duration>(pause, std::chrono::milliseconds{20});
             std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(pause, left));
         }
-        if (!report.complete) heartbeat.request_stop(*state_);
+        if (!report.complete) heartbeat.claims().request_stop(*state_);
         state_->tell(EventKind::drained, {});
         return report;
     }
@@ -266,15 +270,19 @@ private:
     [[nodiscard]] static std::shared_ptr<State> make(const Store& store, GuardOptions options,
                                                      Component component) {
         detail::check(options);
+        if (options.heartbeat) check_pace(store, options.lease, "GuardOptions::lease");
+        return std::make_shared<State>(store, std::move(options), component);
+    }
+
+    static void check_pace(const Store& store, Duration lease, const char* name) {
         if constexpr (requires {
                           { store.time_allowed() } -> std::convertible_to<Duration>;
                       }) {
-            if (options.heartbeat && store.time_allowed() > options.lease / 3)
-                throw UsageError(
-                    "GuardOptions::lease is too short for this store: one request may take more "
-                    "than a third of it, and the heartbeat could not keep the lease");
+            if (store.time_allowed() > lease / 3)
+                throw UsageError(std::string(name) +
+                                 " is too short for this store: one request may take more than a "
+                                 "third of it, and the heartbeat could not keep the lease");
         }
-        return std::make_shared<State>(store, std::move(options), component);
     }
 
     [[nodiscard]] KeyView view(const Key& key) const {
@@ -287,6 +295,8 @@ private:
                                          const RunOptions& options) const {
         const GuardOptions& defaults = state_->options();
         detail::check(options, defaults.heartbeat);
+        if (options.lease && defaults.heartbeat)
+            check_pace(state_->store(), *options.lease, "RunOptions::lease");
         return {.guard = *state_,
                 .key = view(key),
                 .fingerprint = fingerprint,

@@ -2,22 +2,20 @@
 #define IDEM_HEARTBEAT_HPP
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <exception>
 #include <functional>
-#include <iterator>
 #include <limits>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <stop_token>
-#include <string>
-#include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -27,28 +25,27 @@
 #include <idem/guard_state.hpp>
 #include <idem/late_finish.hpp>
 #include <idem/live_claim.hpp>
+#include <idem/live_claims.hpp>
 #include <idem/operation.hpp>
 
 namespace idem::inline v0_1::detail {
 
-/// The one background thread of this shared object: renews all live claims, one batch per guard
-/// and period, and records what could not be recorded at once. It starts with the first claim that
-/// needs it and is left behind by a fork.
+/// The background of this shared object. One thread renews all live claims, one batch per guard
+/// and period, and records what could not be recorded at once; it starts with the first claim that
+/// needs it. A second one starts with the first request of that thread: it tells losses in time
+/// while a store lets the first one wait. Both are left behind by a fork.
 class Heartbeat {
 public:
-    /// The heartbeat of this process. @throws std::system_error where no thread can be made.
+    /// The heartbeat of this process.
     [[gnu::visibility("hidden")]] static Heartbeat& instance();
 
+    /// @throws std::system_error where no thread can be made.
     void enter(LiveClaim& claim);
-    void leave(LiveClaim& claim) noexcept;
+    void leave(LiveClaim& claim) noexcept { claims_.leave(claim); }
+    [[nodiscard]] LiveClaims& claims() noexcept { return claims_; }
     /// Takes over a finish. False: too many are waiting already.
     [[nodiscard]] bool later(LateFinish finish);
     [[nodiscard]] WaitHub& hub() noexcept { return hub_; }
-    [[nodiscard]] bool thread_started() const noexcept { return started_.load(); }
-
-    [[nodiscard]] std::size_t live_claims(const GuardState& guard);
-    /// Asks every handler of a guard to stop.
-    void request_stop(const GuardState& guard);
 
     ~Heartbeat() = default;
     Heartbeat(const Heartbeat&) = delete;
@@ -57,173 +54,149 @@ public:
 private:
     friend class LiveClaim;
 
-    static constexpr std::size_t batch_max = 1000;
-    static constexpr std::size_t late_max = 10'000;
-    static constexpr std::size_t late_bytes_max = std::size_t{64} << 20U;
+    static constexpr std::size_t batch_max = 10'000;
     static constexpr std::int64_t never = std::numeric_limits<std::int64_t>::max();
 
-    struct alignas(64) Stripe {
-        std::mutex mutex{};
-        LiveClaim* head = nullptr;
-        std::vector<LiveClaim*> departed{};  ///< Left while a renewal of theirs was on the wire.
-    };
-    struct Renewal {
-        LiveClaim* claim = nullptr;
-        std::size_t stripe = 0;
-        std::shared_ptr<GuardState> guard{};
-        Key key{};
-        RenewRequest request{};
-        Duration lease{};
-        RenewReply reply{};
-        LocalInstant sent{};
+    /// A request of the background: while it lasts, losses are told by the watch.
+    class OnWire {
+    public:
+        explicit OnWire(Heartbeat& heartbeat) : heartbeat_(heartbeat) { heartbeat_.on_wire(true); }
+        ~OnWire() { heartbeat_.on_wire(false); }
+        OnWire(const OnWire&) = delete;
+        OnWire& operator=(const OnWire&) = delete;
+
+    private:
+        Heartbeat& heartbeat_;
     };
 
     Heartbeat() = default;
 
     void ensure_thread();
-    void stop_thread() noexcept;
-    void wake_by(LocalInstant when);
+    void stop_threads() noexcept;
+    void wake_by(LocalInstant when, LocalInstant deadline);
     void loop(const std::stop_token& stop);
+    [[nodiscard]] LocalInstant work(LocalInstant now);
     void sleep_until(LocalInstant when, const std::stop_token& stop);
-    [[nodiscard]] std::vector<Renewal> collect(LocalInstant now, LocalInstant& next);
-    void renew_due(LocalInstant now, LocalInstant& next);
-    void send(std::span<Renewal> batch);
-    void apply(Renewal& renewal, LocalInstant& next);
-    void finish_late(LocalInstant now, LocalInstant& next);
-    [[nodiscard]] bool settle_late(LateFinish& finish, LocalInstant now);
+    void renew(LocalInstant now, LocalInstant& next);
+    void send(RenewalBatch& batch, std::size_t from, LocalInstant& next);
+    void on_wire(bool now);
+    void watch(const std::stop_token& stop);
 
-    std::uint32_t generation_ = process_generation();
-    std::array<Stripe, 16> stripes_{};
+    MadeIn made_in_{};
+    Heartbeat* parents_ = nullptr;  ///< Of the process this is a fork of, left as it was.
+    LiveClaims claims_{};
+    LateFinishes late_{};
     WaitHub hub_{};
-    std::mutex late_mutex_{};
-    std::vector<LateFinish> late_{};
-    std::size_t late_bytes_ = 0;
 
-    std::mutex wake_mutex_{};
+    std::mutex mutex_{};  ///< Of what follows.
     std::condition_variable_any wake_{};
-    std::atomic<std::int64_t> next_wake_{never};
+    std::condition_variable_any watch_wake_{};
+    std::atomic<std::int64_t> next_wake_{never};  ///< Written under the mutex.
     bool poked_ = false;
+    bool on_wire_ = false;
+    bool watch_poked_ = false;
+    LocalInstant watch_next_ = LocalInstant::max();
     std::atomic<bool> started_{false};
     std::once_flag start_once_{};
     std::jthread thread_{};
+    std::jthread watch_{};
 };
 
 // --- LiveClaim ----------------------------------------------------------------------------------
 
 inline LiveClaim::LiveClaim(GuardState& guard, const Terms& terms)
-    : guard_(guard), terms_(terms), deadline_(deadline_after(terms.sent, terms.lease_left)) {
+    : guard_(guard), terms_(terms), home_(&Heartbeat::instance()) {
+    move_deadline(terms.sent, terms.lease_left);
     due_ = terms.sent + terms.lease / 3;
+    watched_ = terms.renewed;
     if (terms.unprotected) lost_.store(LostReason::gone);
-    Heartbeat::instance().enter(*this);
+    home_->enter(*this);
 }
 
 /// The loss is told a tenth of the lease before it ends, so that a holder that cannot reach the
-/// store has stopped before another may begin.
-inline std::int64_t LiveClaim::deadline_after(LocalInstant sent,
-                                              Duration lease_left) const noexcept {
+/// store has stopped before another may begin. An answer that was overtaken by a later one on its
+/// way does not shorten anything.
+inline void LiveClaim::move_deadline(LocalInstant sent, Duration lease_left) noexcept {
     const Duration margin = terms_.renewed ? terms_.lease / 10 : Duration{};
-    return (sent + lease_left - margin).time_since_epoch().count();
+    const std::int64_t to = (sent + lease_left - margin).time_since_epoch().count();
+    std::int64_t from = deadline_.load();
+    while (from < to && !deadline_.compare_exchange_weak(from, to)) {
+    }
 }
 
 inline void LiveClaim::leave() noexcept {
-    if (inherited()) return;  // the list belongs to the parent process
-    if (entered_) Heartbeat::instance().leave(*this);
+    if (inherited()) {
+        // List and locks are the parent's, and a callback that ran at the fork never ends here.
+        for (auto& callback : callbacks_) (void)callback.release();
+        return;
+    }
+    home_->leave(*this);
     callbacks_.clear();
 }
 
-inline std::stop_source LiveClaim::stop_source() {
-    std::scoped_lock const lock(Heartbeat::instance().stripes_[stripe_].mutex);
-    if (!stop_.stop_possible()) stop_ = std::stop_source();
-    return stop_;
+inline std::stop_token LiveClaim::token_of(std::stop_source Signals::*which) {
+    if (inherited()) {
+        std::stop_source stopped;
+        stopped.request_stop();
+        return stopped.get_token();
+    }
+    auto token = home_->claims_.token_of(*this, which);
+    if (lost() != LostReason::none) home_->claims_.signals_of(*this).fire();
+    return token;
 }
 
 inline std::stop_token LiveClaim::stop_token() {
-    auto source = stop_source();
-    if (lost() != LostReason::none) source.request_stop();
-    return source.get_token();
+    return token_of(&Signals::stop);
 }
 
 inline void LiveClaim::on_lost(std::function<void(LostReason)> callback) {
     auto call = [this, callback = std::move(callback)] {
-        if (lost() != LostReason::none) callback(lost());
+        try {
+            callback(lost());
+        } catch (...) {  // nobody is there to catch it: it would end the process
+        }
     };
-    callbacks_.push_back(
-        std::make_unique<std::stop_callback<std::function<void()>>>(stop_token(), std::move(call)));
-}
-
-inline void LiveClaim::request_stop() {
-    stop_source().request_stop();
+    callbacks_.push_back(std::make_unique<Callback>(token_of(&Signals::lost), std::move(call)));
 }
 
 inline void LiveClaim::stop_renewal() {
-    std::scoped_lock const lock(Heartbeat::instance().stripes_[stripe_].mutex);
-    terms_.renewed = false;
+    if (!inherited()) home_->claims_.stop_renewal(*this);
 }
 
 inline void LiveClaim::extend(LocalInstant sent, Duration lease_left) noexcept {
-    if (held()) deadline_.store(deadline_after(sent, lease_left));
+    if (held()) move_deadline(sent, lease_left);
 }
 
 inline void LiveClaim::lose(LostReason reason) noexcept {
-    auto none = LostReason::none;
-    if (!lost_.compare_exchange_strong(none, reason)) return;
-    guard_.tell(EventKind::lease_lost, terms_.key, {.fence = terms_.fence, .lost = reason});
-    std::stop_source source(std::nostopstate);
-    {
-        std::scoped_lock const lock(Heartbeat::instance().stripes_[stripe_].mutex);
-        source = stop_;
-    }
-    source.request_stop();
+    if (!mark_lost(reason)) return;
+    guard_.tell(EventKind::lease_lost, terms_.key,
+                {.request_id = terms_.request_id,
+                 .fence = terms_.fence,
+                 .attempt = terms_.attempt,
+                 .lost = reason});
+    home_->claims_.signals_of(*this).fire();
 }
 
 // --- Heartbeat ----------------------------------------------------------------------------------
 
 inline Heartbeat& Heartbeat::instance() {
-    // Left alone at exit but for its thread: other threads may still be in guarded calls.
+    // Left alone at exit but for its threads: others may still be in guarded calls.
     struct Slot {
         std::atomic<Heartbeat*> current{nullptr};
         ~Slot() {
             Heartbeat* last = current.load();
-            if (last != nullptr && last->generation_ == process_generation()) last->stop_thread();
+            if (last != nullptr && last->made_in_.here()) last->stop_threads();
         }
     };
     static Slot slot;
     Heartbeat* found = slot.current.load(std::memory_order_acquire);
-    if (found != nullptr && found->generation_ == process_generation()) [[likely]]
+    if (found != nullptr && found->made_in_.here()) [[likely]]
         return *found;
     auto* fresh = new Heartbeat;  // a fork leaves the parent's behind, with its locks as they were
+    fresh->parents_ = found;
     if (slot.current.compare_exchange_strong(found, fresh)) return *fresh;
     delete fresh;
     return *found;
-}
-
-inline void Heartbeat::stop_thread() noexcept {
-    if (!thread_.joinable()) return;
-    thread_.request_stop();
-    thread_.join();
-}
-
-inline std::size_t Heartbeat::live_claims(const GuardState& guard) {
-    std::size_t count = 0;
-    for (Stripe& stripe : stripes_) {
-        std::scoped_lock const lock(stripe.mutex);
-        for (const LiveClaim* c = stripe.head; c != nullptr; c = c->next_)
-            count += &c->guard_ == &guard ? 1 : 0;
-    }
-    return count;
-}
-
-inline void Heartbeat::request_stop(const GuardState& guard) {
-    std::vector<std::stop_source> sources;  // callbacks run outside the locks
-    for (Stripe& stripe : stripes_) {
-        std::scoped_lock const lock(stripe.mutex);
-        for (LiveClaim* c = stripe.head; c != nullptr; c = c->next_) {
-            if (&c->guard_ != &guard) continue;
-            if (!c->stop_.stop_possible()) c->stop_ = std::stop_source();
-            sources.push_back(c->stop_);
-        }
-    }
-    for (auto& source : sources) source.request_stop();
 }
 
 inline void Heartbeat::ensure_thread() {
@@ -234,53 +207,36 @@ inline void Heartbeat::ensure_thread() {
     });
 }
 
-inline void Heartbeat::enter(LiveClaim& claim) {
-    if (claim.terms_.renewed) ensure_thread();
-    static std::atomic<std::size_t> threads{0};
-    thread_local const std::size_t mine = threads.fetch_add(1);
-    claim.stripe_ = mine % stripes_.size();
-    Stripe& stripe = stripes_[claim.stripe_];
-    {
-        std::scoped_lock const lock(stripe.mutex);
-        claim.next_ = stripe.head;
-        if (stripe.head != nullptr) stripe.head->previous_ = &claim;
-        stripe.head = &claim;
-        claim.entered_ = true;
+inline void Heartbeat::stop_threads() noexcept {
+    for (std::jthread* thread : {&thread_, &watch_}) {  // the first one starts the second
+        if (!thread->joinable()) continue;
+        thread->request_stop();
+        thread->join();
     }
-    if (claim.terms_.renewed) wake_by(claim.due_);
 }
 
-inline void Heartbeat::leave(LiveClaim& claim) noexcept {
-    Stripe& stripe = stripes_[claim.stripe_];
-    std::scoped_lock const lock(stripe.mutex);
-    if (!claim.entered_) return;
-    claim.entered_ = false;
-    if (claim.in_batch_) stripe.departed.push_back(&claim);
-    if (claim.previous_ != nullptr) claim.previous_->next_ = claim.next_;
-    if (claim.next_ != nullptr) claim.next_->previous_ = claim.previous_;
-    if (stripe.head == &claim) stripe.head = claim.next_;
+inline void Heartbeat::enter(LiveClaim& claim) {
+    if (claim.terms().renewed) ensure_thread();
+    const auto [due, deadline] = claims_.enter(claim);
+    if (claim.terms().renewed) wake_by(due, deadline);
 }
 
 inline bool Heartbeat::later(LateFinish finish) {
     ensure_thread();
-    const auto bytes = finish.result.size();
-    {
-        std::scoped_lock const lock(late_mutex_);
-        if (late_.size() >= late_max || late_bytes_ + bytes > late_bytes_max) return false;
-        late_bytes_ += bytes;
-        finish.guard->traffic().unrecorded.fetch_add(1);
-        late_.push_back(std::move(finish));
-    }
-    wake_by(LocalClock::now());
+    if (!late_.add(std::move(finish))) return false;
+    wake_by(LocalClock::now(), LocalInstant::max());
     return true;
 }
 
-/// Costs one load unless the thread would sleep past `when`.
-inline void Heartbeat::wake_by(LocalInstant when) {
+/// Costs one load unless a thread would sleep past what has to be done.
+inline void Heartbeat::wake_by(LocalInstant when, LocalInstant deadline) {
     if (when.time_since_epoch().count() >= next_wake_.load()) return;
-    std::scoped_lock const lock(wake_mutex_);
+    std::scoped_lock const lock(mutex_);
     poked_ = true;
     wake_.notify_one();
+    if (!on_wire_ || deadline >= watch_next_) return;
+    watch_poked_ = true;
+    watch_wake_.notify_one();
 }
 
 inline void Heartbeat::loop(const std::stop_token& stop) {
@@ -290,8 +246,11 @@ inline void Heartbeat::loop(const std::stop_token& stop) {
         next_wake_.store(never);  // whoever enters from here on asks for another round
         const auto now = LocalClock::now();
         auto next = LocalInstant::max();
-        renew_due(now, next);
-        finish_late(now, next);
+        try {
+            next = work(now);
+        } catch (...) {  // no memory: what was not done is still due
+            next = now + std::chrono::milliseconds{20};
+        }
         // With nothing to do it stays armed for a while: short calls that come one by one would
         // otherwise each pay for waking it.
         if (next != LocalInstant::max()) {
@@ -303,8 +262,20 @@ inline void Heartbeat::loop(const std::stop_token& stop) {
     }
 }
 
+inline LocalInstant Heartbeat::work(LocalInstant now) {
+    auto next = LocalInstant::max();
+    claims_.lapse(now, next);
+    renew(now, next);
+    auto due = late_.take_due(now, next);
+    if (!due.empty()) {
+        const OnWire trip(*this);
+        late_.work(std::move(due), now, next, hub_);
+    }
+    return next;
+}
+
 inline void Heartbeat::sleep_until(LocalInstant when, const std::stop_token& stop) {
-    std::unique_lock lock(wake_mutex_);
+    std::unique_lock lock(mutex_);
     next_wake_.store(when.time_since_epoch().count());
     const auto ready = [this] { return poked_; };
     if (when == LocalInstant::max()) {
@@ -315,175 +286,82 @@ inline void Heartbeat::sleep_until(LocalInstant when, const std::stop_token& sto
     poked_ = false;
 }
 
-/// Everything that is due, with copies of its key: a claim may leave while its renewal is sent.
-inline std::vector<Heartbeat::Renewal> Heartbeat::collect(LocalInstant now, LocalInstant& next) {
-    std::vector<Renewal> batch;
-    for (std::size_t i = 0; i < stripes_.size(); ++i) {
-        std::scoped_lock const lock(stripes_[i].mutex);
-        for (LiveClaim* c = stripes_[i].head; c != nullptr; c = c->next_) {
-            if (!c->terms_.renewed || c->lost_.load() != LostReason::none) continue;
-            const LocalInstant deadline{LocalInstant::duration(c->deadline_.load())};
-            if (c->due_ > now && deadline > now) {
-                next = std::min({next, c->due_, deadline});
-                continue;
-            }
-            c->in_batch_ = true;
-            batch.push_back({.claim = c,
-                             .stripe = i,
-                             .guard = c->guard_.shared_from_this(),
-                             .key = c->terms_.key.key(),
-                             .lease = c->terms_.lease});
-            RenewRequest& request = batch.back().request;
-            request.owner = c->terms_.owner;
-            request.fence = c->terms_.fence;
-            request.lease = c->terms_.lease;
-        }
-    }
-    return batch;
+inline void Heartbeat::renew(LocalInstant now, LocalInstant& next) {
+    struct Round {
+        explicit Round(LiveClaims& live) : claims(live) {}
+        ~Round() { claims.let_go(batches); }
+        Round(const Round&) = delete;
+        Round& operator=(const Round&) = delete;
+        LiveClaims& claims;
+        std::deque<RenewalBatch> batches{};
+    };
+    Round round(claims_);
+    claims_.collect(now, round.batches, next);
+    if (round.batches.empty()) return;
+    const OnWire trip(*this);
+    for (RenewalBatch& batch : round.batches)
+        for (std::size_t from = 0; from < batch.renewals.size(); from += batch_max)
+            send(batch, from, next);
 }
 
-inline void Heartbeat::renew_due(LocalInstant now, LocalInstant& next) {
-    auto batch = collect(now, next);
-    std::stable_sort(batch.begin(), batch.end(), [](const Renewal& a, const Renewal& b) {
-        return std::less<>{}(a.guard.get(), b.guard.get());
-    });
-    for (Renewal& r : batch) r.request.key = KeyView(r.guard->component(), r.key);
-    for (std::size_t from = 0; from < batch.size();) {
-        std::size_t to = from;
-        while (to < batch.size() && to - from < batch_max && batch[to].guard == batch[from].guard)
-            ++to;
-        send(std::span(batch).subspan(from, to - from));
-        from = to;
-    }
-    for (Renewal& r : batch) apply(r, next);
-    for (Stripe& stripe : stripes_) {
-        std::scoped_lock const lock(stripe.mutex);
-        stripe.departed.clear();
-    }
-}
-
-inline void Heartbeat::send(std::span<Renewal> batch) {
+inline void Heartbeat::send(RenewalBatch& batch, std::size_t from, LocalInstant& next) {
+    const std::size_t count = std::min(batch.renewals.size() - from, batch_max);
     std::vector<RenewRequest> requests;
-    for (const Renewal& r : batch) requests.push_back(r.request);
-    std::vector<RenewReply> replies(batch.size());
+    requests.reserve(count);
+    for (std::size_t i = 0; i < count; ++i) requests.push_back(batch.renewals[from + i].request);
+    std::vector<RenewReply> replies(count);
     const auto sent = LocalClock::now();
     try {
-        batch.front().guard->renew(requests, replies);
+        batch.guard->renew(requests, replies);
     } catch (const std::exception& e) {
         for (auto& reply : replies) reply.trouble = Trouble::unavailable(e.what(), true);
     } catch (...) {
         for (auto& reply : replies) reply.trouble = Trouble::unavailable("renew threw", true);
     }
-    for (std::size_t i = 0; i < batch.size(); ++i) {
-        batch[i].reply = std::move(replies[i]);
-        batch[i].sent = sent;
+    bool told = false;  // a store that is away is one event, not one per claim
+    for (std::size_t i = 0; i < count; ++i) {
+        const Trouble& trouble = replies[i].trouble;
+        const bool away = trouble.kind == Trouble::Kind::unavailable;
+        if (trouble && !(away && std::exchange(told, true)))
+            batch.guard->tell(EventKind::store_error, requests[i].key,
+                              {.fence = requests[i].fence, .detail = trouble.message});
+        claims_.apply(batch.renewals[from + i], sent, replies[i], next);
     }
 }
 
-inline void Heartbeat::apply(Renewal& renewal, LocalInstant& next) {
-    LiveClaim& claim = *renewal.claim;
-    Stripe& stripe = stripes_[renewal.stripe];
-    std::stop_source stop(std::nostopstate);
-    auto reason = LostReason::none;
-    {
-        std::scoped_lock const lock(stripe.mutex);
-        if (std::erase(stripe.departed, &claim) > 0) return;
-        claim.in_batch_ = false;
-        const auto now = LocalClock::now();
-        const LocalInstant deadline{LocalInstant::duration(claim.deadline_.load())};
-        if (now >= deadline) {
-            reason = LostReason::lapsed;
-        } else if (renewal.reply.trouble) {
-            claim.due_ = now + std::max<Duration>(renewal.lease / 12, std::chrono::milliseconds{1});
-        } else if (renewal.reply.lost) {
-            reason = renewal.reply.reason;
-        } else {
-            claim.deadline_.store(claim.deadline_after(renewal.sent, renewal.reply.lease_left));
-            claim.due_ = renewal.sent + renewal.lease / 3;
-        }
-        if (reason == LostReason::none) {
-            next = std::min({next, claim.due_, deadline});
-        } else {
-            auto none = LostReason::none;
-            if (!claim.lost_.compare_exchange_strong(none, reason)) return;
-            stop = claim.stop_;
-        }
-    }
-    if (renewal.reply.trouble)
-        renewal.guard->tell(
-            EventKind::store_error, renewal.request.key,
-            {.fence = renewal.request.fence, .detail = renewal.reply.trouble.message});
-    if (reason == LostReason::none) return;
-    renewal.guard->tell(EventKind::lease_lost, renewal.request.key,
-                        {.fence = renewal.request.fence, .lost = reason});
-    stop.request_stop();
-}
-
-/// Whether it is over: recorded, lost, or given up.
-inline bool Heartbeat::settle_late(LateFinish& finish, LocalInstant now) {
-    GuardState& guard = *finish.guard;
-    const FinishRequest request = finish.request();
-    FinishReply reply;
-    if (now >= finish.next_renew && finish.kind != FinishKind::release) {
-        RenewRequest renew{request.key, finish.owner, finish.fence, finish.lease, {}, {}};
-        RenewReply renewed;
+inline void Heartbeat::on_wire(bool now) {
+    if (now && !watch_.joinable()) {
         try {
-            guard.renew(std::span(&renew, 1), std::span(&renewed, 1));
-        } catch (...) {  // the finish below will tell
+            watch_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
+        } catch (const std::system_error&) {  // then losses are told when the store answers
         }
-        finish.next_renew = now + finish.lease / 3;
     }
-    try {
-        guard.finish(std::span(&request, 1), std::span(&reply, 1));
-    } catch (const std::exception& e) {
-        reply.trouble = Trouble::unavailable(e.what(), true);
-    }
-    const Event about{.fence = finish.fence, .lost = reply.reason, .detail = reply.trouble.message};
-    if (!reply.trouble) {
-        const bool release = finish.kind == FinishKind::release;
-        guard.tell(release      ? EventKind::released
-                   : reply.lost ? EventKind::record_abandoned
-                                : EventKind::recorded_late,
-                   request.key, about);
-        instance().hub().notify(wait_hash(request.key));
-        return true;
-    }
-    if (reply.trouble.kind != Trouble::Kind::unavailable && finish.step_down()) return false;
-    if (now < finish.give_up) return false;
-    guard.tell(EventKind::record_abandoned, request.key, about);
-    return true;
+    std::scoped_lock const lock(mutex_);
+    on_wire_ = now;
+    watch_poked_ = true;
+    watch_wake_.notify_one();
 }
 
-inline void Heartbeat::finish_late(LocalInstant now, LocalInstant& next) {
-    std::vector<LateFinish> due;
-    {
-        std::scoped_lock const lock(late_mutex_);
-        const auto middle = std::stable_partition(
-            late_.begin(), late_.end(), [&](const LateFinish& f) { return f.next_try > now; });
-        std::move(middle, late_.end(), std::back_inserter(due));
-        late_.erase(middle, late_.end());
-        for (const LateFinish& f : late_) next = std::min(next, f.next_try);
-    }
-    std::vector<const GuardState*> silent;  // one attempt tells; the others must not wait it out
-    for (LateFinish& finish : due) {
-        const auto bytes = finish.result.size();
-        const bool skip =
-            std::find(silent.begin(), silent.end(), finish.guard.get()) != silent.end();
-        const bool over = !skip && settle_late(finish, now);
-        if (!over && !skip) silent.push_back(finish.guard.get());
-        std::scoped_lock const lock(late_mutex_);
-        late_bytes_ -= bytes;
-        if (over) {
-            finish.guard->traffic().unrecorded.fetch_sub(1);
-            continue;
+inline void Heartbeat::watch(const std::stop_token& stop) {
+    std::unique_lock lock(mutex_);
+    while (watch_wake_.wait(lock, stop, [this] { return on_wire_; })) {
+        watch_poked_ = false;
+        watch_next_ = LocalInstant::max();  // who enters during the look asks for another
+        lock.unlock();
+        auto next = LocalInstant::max();
+        try {
+            claims_.lapse(LocalClock::now(), next);
+        } catch (...) {  // no memory
+            next = LocalClock::now() + std::chrono::milliseconds{20};
         }
-        constexpr Duration longest = std::chrono::seconds{5};
-        finish.pause =
-            std::min(std::max<Duration>(finish.pause * 2, std::chrono::milliseconds{5}), longest);
-        finish.next_try = LocalClock::now() + std::min(finish.pause, finish.lease / 3);
-        next = std::min(next, finish.next_try);
-        late_bytes_ += finish.result.size();
-        late_.push_back(std::move(finish));
+        lock.lock();
+        watch_next_ = next;
+        const auto ready = [this] { return watch_poked_; };
+        if (next == LocalInstant::max()) {
+            (void)watch_wake_.wait(lock, stop, ready);
+        } else {
+            (void)watch_wake_.wait_for(lock, stop, next - LocalClock::now(), ready);
+        }
     }
 }
 

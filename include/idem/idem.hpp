@@ -48,12 +48,13 @@
 #include <idem/guard_state.hpp>
 #include <idem/late_finish.hpp>
 #include <idem/live_claim.hpp>
+#include <idem/live_claims.hpp>
 #include <idem/heartbeat.hpp>
 #include <idem/execution.hpp>
 #include <idem/settle.hpp>
 #include <idem/claiming.hpp>
-#include <idem/claim.hpp>
 #include <idem/running.hpp>
+#include <idem/claim.hpp>
 #include <idem/batch.hpp>
 #include <idem/guard.hpp>
 #include <idem/token.hpp>

@@ -1,10 +1,21 @@
 #ifndef IDEM_LATE_FINISH_HPP
 #define IDEM_LATE_FINISH_HPP
 
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <exception>
+#include <iterator>
 #include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <idem/clock.hpp>
+#include <idem/detail/wait_hub.hpp>
 #include <idem/guard_state.hpp>
 #include <idem/operation.hpp>
 
@@ -37,6 +48,32 @@ struct LateFinish {
     [[nodiscard]] FinishRequest request() const;
     /// The next rung of the ladder; false where there is none.
     [[nodiscard]] bool step_down();
+    /// One try. Whether it is over: recorded, lost, or given up.
+    [[nodiscard]] bool settle(LocalInstant now);
+
+private:
+    void renew(LocalInstant now);
+};
+
+/// The finishes that wait for their stores. Any thread adds; the heartbeat's works them off.
+class LateFinishes {
+public:
+    /// False: too many are waiting already.
+    [[nodiscard]] bool add(LateFinish finish);
+    /// What is due; `next` moves up to the next try of what is not.
+    [[nodiscard]] std::vector<LateFinish> take_due(LocalInstant now, LocalInstant& next);
+    /// Tries each, and keeps what is not over for a later try.
+    void work(std::vector<LateFinish> due, LocalInstant now, LocalInstant& next, WaitHub& hub);
+
+private:
+    static constexpr std::size_t count_max = 10'000;
+    static constexpr std::size_t bytes_max = std::size_t{64} << 20U;
+
+    void put_back(LateFinish finish, LocalInstant& next);
+
+    std::mutex mutex_{};
+    std::vector<LateFinish> waiting_{};
+    std::size_t bytes_ = 0;  ///< Of what waits.
 };
 
 inline LateFinish LateFinish::of(GuardState& guard, const FinishRequest& request) {
@@ -89,6 +126,100 @@ inline bool LateFinish::step_down() {
     kind = FinishKind::quarantine;
     failure = {FailureClass::unknown, "unrecorded", "the result could not be recorded"};
     return true;
+}
+
+inline void LateFinish::renew(LocalInstant now) {
+    if (now < next_renew || kind == FinishKind::release) return;
+    const RenewRequest request{
+        KeyView(guard->component(), key), owner, fence, lease, std::nullopt, std::nullopt};
+    RenewReply reply;
+    try {
+        guard->renew(std::span(&request, 1), std::span(&reply, 1));
+    } catch (...) {  // the finish will tell
+    }
+    next_renew = now + lease / 3;
+}
+
+inline bool LateFinish::settle(LocalInstant now) {
+    renew(now);
+    const FinishRequest asked = request();
+    FinishReply reply;
+    try {
+        guard->finish(std::span(&asked, 1), std::span(&reply, 1));
+    } catch (const std::exception& e) {
+        reply.trouble = Trouble::unavailable(e.what(), true);
+    } catch (...) {
+        reply.trouble = Trouble::unavailable("finish threw", true);
+    }
+    const Event about{.fence = fence, .lost = reply.reason, .detail = reply.trouble.message};
+    if (!reply.trouble) {
+        guard->tell(kind == FinishKind::release ? EventKind::released
+                    : reply.lost                ? EventKind::record_abandoned
+                                                : EventKind::recorded_late,
+                    asked.key, about);
+        return true;
+    }
+    if (reply.trouble.kind != Trouble::Kind::unavailable && step_down()) return false;
+    if (now < give_up) return false;
+    guard->tell(EventKind::record_abandoned, asked.key, about);
+    return true;
+}
+
+inline bool LateFinishes::add(LateFinish finish) {
+    const auto bytes = finish.result.size();
+    std::scoped_lock const lock(mutex_);
+    if (waiting_.size() >= count_max || bytes_ + bytes > bytes_max) return false;
+    auto& traffic = finish.guard->traffic();
+    waiting_.push_back(std::move(finish));
+    bytes_ += bytes;
+    traffic.unrecorded.fetch_add(1);
+    return true;
+}
+
+inline std::vector<LateFinish> LateFinishes::take_due(LocalInstant now, LocalInstant& next) {
+    std::vector<LateFinish> due;
+    std::scoped_lock const lock(mutex_);
+    const auto middle =
+        std::stable_partition(waiting_.begin(), waiting_.end(),
+                              [&](const LateFinish& finish) { return finish.next_try > now; });
+    due.reserve(static_cast<std::size_t>(std::distance(middle, waiting_.end())));
+    std::move(middle, waiting_.end(), std::back_inserter(due));
+    waiting_.erase(middle, waiting_.end());
+    for (const LateFinish& finish : due) bytes_ -= finish.result.size();
+    for (const LateFinish& finish : waiting_) next = std::min(next, finish.next_try);
+    return due;
+}
+
+inline void LateFinishes::put_back(LateFinish finish, LocalInstant& next) {
+    constexpr Duration shortest = std::chrono::milliseconds{5};
+    constexpr Duration longest = std::chrono::seconds{5};
+    finish.pause = std::clamp<Duration>(finish.pause * 2, shortest, longest);
+    finish.next_try = LocalClock::now() + std::min(finish.pause, finish.lease / 3);
+    next = std::min(next, finish.next_try);
+    std::scoped_lock const lock(mutex_);
+    bytes_ += finish.result.size();
+    waiting_.push_back(std::move(finish));
+}
+
+inline void LateFinishes::work(std::vector<LateFinish> due, LocalInstant now, LocalInstant& next,
+                               WaitHub& hub) {
+    std::vector<const GuardState*> silent;  // one attempt tells; the others must not wait it out
+    for (LateFinish& finish : due) {
+        const GuardState* guard = finish.guard.get();
+        const bool skip = std::find(silent.begin(), silent.end(), guard) != silent.end();
+        bool over = false;
+        try {
+            over = !skip && finish.settle(now);
+        } catch (...) {  // no memory; later
+        }
+        if (over) {
+            hub.notify(wait_hash(KeyView(guard->component(), finish.key)));
+            finish.guard->traffic().unrecorded.fetch_sub(1);
+            continue;
+        }
+        if (!skip) silent.push_back(guard);
+        put_back(std::move(finish), next);
+    }
 }
 
 }  // namespace idem::inline v0_1::detail

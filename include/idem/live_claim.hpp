@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <stop_token>
+#include <string_view>
 #include <vector>
 
 #include <idem/clock.hpp>
@@ -17,6 +18,8 @@
 namespace idem::inline v0_1::detail {
 
 class Heartbeat;
+class LiveClaims;
+struct Renewal;
 
 /// A claim that this process holds: its local deadline, and the signals that it is lost.
 /// Lives on the stack of a guarded call or in a `Claim`; the heartbeat only sees it while it is
@@ -27,6 +30,8 @@ public:
         KeyView key{};
         Owner owner{};
         Fence fence = 0;
+        std::uint32_t attempt = 0;
+        std::string_view request_id{};  ///< For events.
         Duration lease{};
         Duration lease_left{};
         LocalInstant sent{};       ///< Before the request that won the lease left.
@@ -44,13 +49,13 @@ public:
 
     [[nodiscard]] const Terms& terms() const noexcept { return terms_; }
     [[nodiscard]] GuardState& guard() const noexcept { return guard_; }
-    [[nodiscard]] bool inherited() const noexcept { return generation_ != process_generation(); }
+    [[nodiscard]] bool inherited() const noexcept { return !made_in_.here(); }
 
     /// True only while the lease stands by the local clock. Once false it stays so.
     [[nodiscard]] bool held() noexcept {
         if (inherited()) return false;
         if (lost_.load(std::memory_order_acquire) != LostReason::none) return false;
-        if (LocalClock::now() < LocalInstant(LocalInstant::duration(deadline_.load()))) return true;
+        if (LocalClock::now() < deadline()) return true;
         lose(LostReason::lapsed);
         return false;
     }
@@ -60,36 +65,60 @@ public:
 
     [[nodiscard]] std::stop_token stop_token();
     void on_lost(std::function<void(LostReason)> callback);
-    void request_stop();
     void stop_renewal();
 
     /// A lease that was renewed by this claim's own request. A lapsed one does not come back.
     void extend(LocalInstant sent, Duration lease_left) noexcept;
-    /// Final for this handle; the first reason stays. Tells stop token and callback.
+    /// Final for this handle; the first reason stays. Tells stop token and callbacks.
     void lose(LostReason reason) noexcept;
 
 private:
-    friend class Heartbeat;
+    friend class LiveClaims;
+    using Callback = std::stop_callback<std::function<void()>>;
 
-    [[nodiscard]] std::stop_source stop_source();
-    [[nodiscard]] std::int64_t deadline_after(LocalInstant sent,
-                                              Duration lease_left) const noexcept;
+    /// What is stopped: work at a loss or by `drain`, loss callbacks only at a loss. Made by need.
+    struct Signals {
+        std::stop_source stop{std::nostopstate};
+        std::stop_source lost{std::nostopstate};
+
+        void fire() noexcept {
+            stop.request_stop();
+            lost.request_stop();
+        }
+    };
+
+    [[nodiscard]] std::stop_token token_of(std::stop_source Signals::*which);
+    [[nodiscard]] bool wants_renewal() const noexcept {
+        return terms_.renewed && lost_.load() == LostReason::none;
+    }
+    [[nodiscard]] LocalInstant deadline() const noexcept {
+        return LocalInstant(LocalInstant::duration(deadline_.load()));
+    }
+    void move_deadline(LocalInstant sent, Duration lease_left) noexcept;
+    /// Marks it lost. True for the one who has to tell.
+    [[nodiscard]] bool mark_lost(LostReason reason) noexcept {
+        auto none = LostReason::none;
+        return lost_.compare_exchange_strong(none, reason);
+    }
 
     GuardState& guard_;
     Terms terms_;
-    std::uint32_t generation_ = process_generation();
-    std::atomic<std::int64_t> deadline_;
+    MadeIn made_in_{};
+    Heartbeat* home_;  ///< Of the shared object that made it, wherever it is asked later.
+    std::atomic<std::int64_t> deadline_{0};
     std::atomic<LostReason> lost_{LostReason::none};
 
     // Below: under the mutex of the stripe.
     bool entered_ = false;
-    bool in_batch_ = false;
+    bool watched_ = true;  ///< The end of its lease is told.
     std::size_t stripe_ = 0;
+    Renewal* on_wire_ = nullptr;
     LiveClaim* previous_ = nullptr;
     LiveClaim* next_ = nullptr;
     LocalInstant due_{};
-    std::stop_source stop_{std::nostopstate};
-    std::vector<std::unique_ptr<std::stop_callback<std::function<void()>>>> callbacks_{};
+    Signals signals_{};
+
+    std::vector<std::unique_ptr<Callback>> callbacks_{};  ///< The holder's thread alone.
 };
 
 }  // namespace idem::inline v0_1::detail

@@ -1,8 +1,10 @@
 #ifndef IDEM_SETTLE_HPP
 #define IDEM_SETTLE_HPP
 
+#include <array>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <optional>
 #include <span>
@@ -13,6 +15,7 @@
 #include <utility>
 
 #include <idem/codec.hpp>
+#include <idem/detail/no_cancel.hpp>
 #include <idem/execution.hpp>
 #include <idem/failure.hpp>
 #include <idem/heartbeat.hpp>
@@ -85,19 +88,25 @@ template <class E>
 }
 
 /// A returned value that is no result: the error of an expected-like type, or what the type's own
-/// `idem_failure(const T&)` (found by ADL) says.
+/// `idem_failure(const T&)` (found by ADL) says. An error is never taken for a value: one without
+/// a class is retryable.
 template <class R>
 [[nodiscard]] std::optional<Failure> failure_in(const R& result) {
+    std::optional<Failure> failure;
     if constexpr (requires {
                       { idem_failure(result) } -> std::convertible_to<std::optional<Failure>>;
                   }) {
-        return idem_failure(result);
+        failure = idem_failure(result);
     } else if constexpr (expected_like<R>) {
-        if (result.has_value()) return std::nullopt;
-        return failure_from_error(result.error());
-    } else {
-        return std::nullopt;
+        if (!result.has_value()) failure = failure_from_error(result.error());
     }
+    if constexpr (expected_like<R>) {
+        if (!result.has_value()) {
+            if (!failure) failure.emplace();
+            if (failure->kind == FailureClass::none) failure->kind = FailureClass::retryable;
+        }
+    }
+    return failure;
 }
 
 // --- how it gets into the store -----------------------------------------------------------------
@@ -127,6 +136,27 @@ struct Call {
     }
 };
 
+/// What a call refers to, kept while it runs: a handler may change or destroy the key that it was
+/// called with, and it is the claimed one that must be settled.
+class Kept {
+public:
+    explicit Kept(Call& call) : request_id_(call.request_id) {
+        char* at = bytes_.data();
+        for (auto* part : {&call.key.scope, &call.key.id, &call.key.tenant}) {
+            const auto size = part->copy(at, KeyView::part_bytes_max);
+            *part = {at, size};
+            at += size;
+        }
+        call.request_id = request_id_;
+    }
+    Kept(const Kept&) = delete;
+    Kept& operator=(const Kept&) = delete;
+
+private:
+    std::array<char, 3 * KeyView::part_bytes_max> bytes_;  // cheaper than three allocations
+    std::string request_id_;
+};
+
 struct Settled {
     UnrecordedReason unrecorded = UnrecordedReason::none;
     LostReason lost = LostReason::none;
@@ -148,6 +178,7 @@ struct Settled {
 }
 
 [[nodiscard]] inline FinishReply send(GuardState& guard, const FinishRequest& request) noexcept {
+    const NoCancel shield;
     FinishReply reply;
     try {
         guard.finish(std::span(&request, 1), std::span(&reply, 1));
@@ -177,7 +208,13 @@ struct Settled {
 /// without it; what it does not take at all goes to the background, never back to `released`.
 [[nodiscard]] inline Settled settle(const Call& call, LiveClaim& claim,
                                     FinishRequest request) noexcept {
-    if (claim.inherited()) return {UnrecordedReason::lost, LostReason::process, {}, {}};
+    const std::uint32_t attempt = claim.terms().attempt;
+    const auto lost = [&](LostReason reason, State state) -> Settled {
+        call.tell(EventKind::unrecorded,
+                  {.fence = request.fence, .attempt = attempt, .lost = reason});
+        return {UnrecordedReason::lost, reason, state, {}};
+    };
+    if (claim.inherited()) return lost(LostReason::process, {});
     FinishReply reply = send(call.guard, request);
     if (reply.trouble.kind == Trouble::Kind::usage && request.result_kind == ResultKind::value) {
         request.result_kind = ResultKind::no_room;
@@ -186,17 +223,16 @@ struct Settled {
     }
     if (reply.trouble) {
         const bool waits = leave_to_background(call.guard, request);
-        call.tell(EventKind::unrecorded, {.fence = request.fence, .detail = reply.trouble.message});
+        call.tell(EventKind::unrecorded,
+                  {.fence = request.fence, .attempt = attempt, .detail = reply.trouble.message});
         if (!waits)
-            call.tell(EventKind::record_abandoned,
-                      {.fence = request.fence, .detail = "too many finishes wait already"});
+            call.tell(EventKind::record_abandoned, {.fence = request.fence,
+                                                    .attempt = attempt,
+                                                    .detail = "too many finishes wait already"});
         return {UnrecordedReason::unavailable, LostReason::none, State::running, {}};
     }
     Heartbeat::instance().hub().notify(wait_hash(call.key));
-    if (reply.lost) {
-        call.tell(EventKind::unrecorded, {.fence = request.fence, .lost = reply.reason});
-        return {UnrecordedReason::lost, reply.reason, reply.state, {}};
-    }
+    if (reply.lost) return lost(reply.reason, reply.state);
     return {UnrecordedReason::none, LostReason::none, reply.state, request.result_kind};
 }
 
@@ -204,7 +240,13 @@ struct Settled {
 /// Never throws: the handler's own exception is on its way to the caller.
 inline void roll_back(const Call& call, LiveClaim& claim, const Execution* execution,
                       const Failure& failure, bool counted = true) noexcept {
-    if (claim.inherited() || claim.terms().unprotected) return;
+    if (claim.inherited()) return;
+    if (claim.terms().unprotected) {
+        if (execution != nullptr)
+            call.tell(EventKind::ran_unprotected,
+                      {.failure = failure.kind, .detail = failure.message});
+        return;
+    }
     try {
         const auto kind = failure.kind == FailureClass::final     ? FinishKind::fail
                           : failure.kind == FailureClass::unknown ? FinishKind::quarantine
@@ -218,7 +260,7 @@ inline void roll_back(const Call& call, LiveClaim& claim, const Execution* execu
             request.resource = execution->resource();
         const FinishReply reply = send(call.guard, request);
         const Event about{.fence = request.fence,
-                          .attempt = execution == nullptr ? 0 : execution->attempt(),
+                          .attempt = claim.terms().attempt,
                           .lost = reply.reason,
                           .failure = failure.kind,
                           .detail = reply.trouble ? reply.trouble.message : failure.message};
@@ -258,9 +300,14 @@ template <codable V>
     return out;
 }
 
-/// Records that the handler has run, with its result.
+/// Records what has happened, with its result; the event says how that is known. Without a claim
+/// it only says that the handler ran.
 [[nodiscard]] inline Settled record(const Call& call, LiveClaim& claim, const Execution& execution,
-                                    const Encoded& encoded) {
+                                    const Encoded& encoded, EventKind how = EventKind::executed) {
+    if (claim.terms().unprotected) {
+        call.tell(EventKind::ran_unprotected);
+        return {UnrecordedReason::unprotected, LostReason::none, State::running, {}};
+    }
     FinishRequest request = finish_request(call, claim, FinishKind::complete);
     request.result_kind = encoded.kind;
     request.codec = encoded.codec;
@@ -270,7 +317,7 @@ template <codable V>
     if (settled.unrecorded == UnrecordedReason::none) {
         const Event about{.fence = request.fence, .attempt = execution.attempt()};
         if (settled.result != ResultKind::value) call.tell(EventKind::result_not_kept, about);
-        call.tell(EventKind::executed, about);
+        call.tell(how, about);
     }
     return settled;
 }

@@ -26,6 +26,21 @@ struct ForkWatch {
     return ForkWatch::generation().load(std::memory_order_relaxed);
 }
 
+/// The process that something was made in, by the count of the shared object that made it: two
+/// objects may have begun to count at different forks.
+class MadeIn {
+public:
+    MadeIn() noexcept : made_(process_generation()), now_(&ForkWatch::generation()) {}
+    /// False in a forked child of that process.
+    [[nodiscard]] bool here() const noexcept {
+        return now_->load(std::memory_order_relaxed) == made_;
+    }
+
+private:
+    std::uint32_t made_;
+    const std::atomic<std::uint32_t>* now_;
+};
+
 }  // namespace idem::inline v0_1::detail
 
 #endif

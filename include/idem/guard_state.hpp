@@ -15,6 +15,7 @@
 #include <utility>
 
 #include <idem/detail/fork.hpp>
+#include <idem/detail/no_cancel.hpp>
 #include <idem/detail/random.hpp>
 #include <idem/events.hpp>
 #include <idem/operation.hpp>
@@ -65,7 +66,16 @@ class GuardState : public std::enable_shared_from_this<GuardState> {
 public:
     GuardState(GuardOptions options, Component component)
         : options_(std::move(options)), component_(component) {}
-    virtual ~GuardState() = default;
+    virtual ~GuardState() {
+        for (Traffic* at = traffic_.load(); at != nullptr;) {
+            Traffic* const before = at->before;
+            // A lock that was held at a fork stays held: what it guards may be half done.
+            const bool whole = at->scopes_mutex.try_lock();
+            if (whole) at->scopes_mutex.unlock();
+            if (whole) delete at;
+            at = before;
+        }
+    }
     GuardState(const GuardState&) = delete;
     GuardState& operator=(const GuardState&) = delete;
 
@@ -80,7 +90,8 @@ public:
 
     /// Calls and counts of this process; a forked child begins with none.
     struct Traffic {
-        std::uint32_t generation = process_generation();
+        MadeIn made_in{};
+        Traffic* before = nullptr;  ///< Of the process this is a fork of; calls of it may return.
         std::atomic<bool> draining{false};
         CallCounter calls{};
         std::atomic<std::size_t> claims{0};      ///< Two-phase claims that are alive.
@@ -90,13 +101,11 @@ public:
     };
     [[nodiscard]] Traffic& traffic() {
         Traffic* now = traffic_.load(std::memory_order_acquire);
-        if (now->generation == process_generation()) [[likely]]
+        if (now->made_in.here()) [[likely]]
             return *now;
         auto* fresh = new Traffic;  // the parent's is left as it is: its lock may be held for ever
-        if (traffic_.compare_exchange_strong(now, fresh)) {
-            child_traffic_.reset(fresh);
-            return *fresh;
-        }
+        fresh->before = now;
+        if (traffic_.compare_exchange_strong(now, fresh)) return *fresh;
         delete fresh;
         return *now;
     }
@@ -110,6 +119,7 @@ public:
 
 private:
     void tell_observer(EventKind kind, const KeyView& key, Event& event) const noexcept {
+        const NoCancel shield;
         try {
             const std::string hash = key.id.empty() ? std::string() : key_hash(key);
             event.kind = kind;
@@ -125,9 +135,7 @@ private:
 
     GuardOptions options_;
     Component component_;
-    std::unique_ptr<Traffic> own_traffic_ = std::make_unique<Traffic>();
-    std::unique_ptr<Traffic> child_traffic_{};
-    std::atomic<Traffic*> traffic_{own_traffic_.get()};
+    std::atomic<Traffic*> traffic_{new Traffic};
 };
 
 template <store Store>

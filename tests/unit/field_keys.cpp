@@ -92,10 +92,14 @@ TEST_CASE("R64: two routes that differ in a parameter are two operations") {
 }
 
 namespace shop {
-int submit() { return 1; }
+int submit() {
+    return 1;
+}
 }  // namespace shop
 namespace bank {
-int submit() { return 2; }
+int submit() {
+    return 2;
+}
 }  // namespace bank
 
 TEST_CASE("R65: the key tells operations apart, never the name or type of the callable") {

@@ -25,6 +25,7 @@
 
 #include "transcode/callbacks.hpp"
 #include "transcode/files.hpp"
+#include "transcode/requests.hpp"
 #include "transcode/service.hpp"
 #include "transcode/workers.hpp"
 
@@ -83,7 +84,7 @@ idem::http::Response answer_to(const std::exception_ptr& thrown) {
     try {
         return idem::http::respond(thrown);
     } catch (const transcode::BadRequest& e) {
-        return idem::http::problem(400, {}, "Bad request", e.what());
+        return idem::http::problem(400, {}, "Bad Request", e.what());
     } catch (const std::exception& e) {
         std::cerr << std::string("request failed: ") + e.what() + '\n';
         return idem::http::respond(idem::UnavailableError(e.what()));
@@ -93,7 +94,7 @@ idem::http::Response answer_to(const std::exception_ptr& thrown) {
 // A large file goes out piece by piece.
 void send_file(httplib::Response& out, const std::filesystem::path& path) {
     const auto file = std::make_shared<std::ifstream>(path, std::ios::binary | std::ios::ate);
-    if (!*file) return reply(out, idem::http::problem(404, {}, "There is no such output", {}));
+    if (!*file) return reply(out, transcode::not_found("there is no such output"));
     const auto size = static_cast<std::size_t>(file->tellg());
     const auto send = [file](std::size_t offset, std::size_t length, httplib::DataSink& sink) {
         std::array<char, 65536> piece{};
@@ -194,8 +195,8 @@ int run(const Settings& settings) {
     Service service(store, files, workers, settings.lease);
     add_routes(server, service);
     std::jthread listening([&server] { server.listen_after_bind(); });
+    while (!server.is_running()) std::this_thread::yield();  // `stop` would come too early
     std::cout << "listening on http://" << settings.host << ':' << port << std::endl;
-    callbacks.send_waiting();
 
     serve_until(ending, store);
     std::cout << "draining" << std::endl;

@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <httplib.h>
 
@@ -21,7 +22,10 @@ namespace transcode {
 class CallbackSender {
 public:
     CallbackSender(const Files& files, std::string host, int port)
-        : files_(files), host_(std::move(host)), port_(port) {}
+        : files_(files), host_(std::move(host)), port_(port) {
+        for (const auto& entry : fs::directory_iterator(files_.spool()))
+            left_over_.push_back(entry.path());
+    }
 
     /// @throws std::runtime_error where nobody acknowledged in time; the message stays on disk.
     void send(const std::string& message_id, const std::string& body) {
@@ -38,8 +42,8 @@ public:
 
     /// Sends what an earlier process was not able to. Some of it may have arrived.
     void send_waiting() {
-        for (const auto& entry : fs::directory_iterator(files_.spool()))
-            deliver(entry.path().filename().string(), read_tail(entry.path(), 4096));
+        for (const fs::path& path : left_over_)
+            deliver(path.filename().string(), read_tail(path, 4096));
     }
 
 private:
@@ -69,6 +73,7 @@ private:
     const Files& files_;
     std::string host_;
     int port_;
+    std::vector<fs::path> left_over_{};
 };
 
 }  // namespace transcode

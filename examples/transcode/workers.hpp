@@ -34,6 +34,7 @@ public:
     Workers(const Files& files, CallbackSender& callbacks, unsigned count)
         : files_(files), callbacks_(callbacks) {
         for (unsigned i = 0; i < count; ++i) threads_.emplace_back([this] { loop(); });
+        threads_.emplace_back([this] { report_again(); });
     }
     ~Workers() { finish(); }
     Workers(const Workers&) = delete;
@@ -99,6 +100,15 @@ private:
         callbacks_.send(job.id + '.' + std::to_string(fence),
                         "ticket=" + ticket.to_string() + "&sha256=" + encoded.sha256 +
                             "&bytes=" + std::to_string(encoded.bytes));
+    }
+
+    /// What an earlier process has finished and could not report.
+    void report_again() noexcept {
+        try {
+            callbacks_.send_waiting();
+        } catch (const std::exception& e) {
+            std::cerr << std::string(e.what()) + '\n';
+        }
     }
 
     static void say(const Job& job, const std::string& what) {

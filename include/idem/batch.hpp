@@ -81,13 +81,18 @@ public:
         }
     }
 
-    /// Claims whose handlers never began are given back: this thread is being unwound.
+    /// What was claimed and not begun is given back, whatever ended the batch.
     ~Batch() {
         if (generation_ != process_generation()) return;  // they are the parent's
         for (const std::size_t i : acquired_) {
-            const Item& item = items_[i];
-            if (!item.begun && !item.claimed.unprotected)
-                give_up_claim(*item.call, item.claimed.owner);
+            Item& item = items_[i];
+            if (item.begun || item.claimed.unprotected) continue;
+            if (!item.live) {
+                give_back(*item.call, item.claimed);
+            } else {
+                roll_back(*item.call, *item.live, nullptr,
+                          {FailureClass::retryable, "not begun", {}}, false);
+            }
         }
     }
     Batch(const Batch&) = delete;
@@ -117,16 +122,20 @@ public:
         }
     }
 
+    /// All are entered before the first one runs: their leases are renewed while they wait.
     template <class Handler>
     void run_each(Handler& handler) {
-        for (const std::size_t i : acquired_) {
-            guarded(i, [&] {
-                items_[i].begun = true;
+        for (const std::size_t i : enter_all()) {
+            Item& item = items_[i];
+            guarded(i, [&]() -> std::optional<Outcome<V>> {
                 const auto one = [&](Execution& execution) {
                     return std::invoke(handler, execution, i);
                 };
-                return run_one(i, one);
+                item.begun = true;
+                return run_entered<V>(*item.call, *item.admission, item.claimed.reply, *item.live,
+                                      *item.execution, one);
             });
+            item.live->leave();
         }
     }
 
@@ -136,21 +145,24 @@ public:
         std::vector<std::size_t> ready;
         std::vector<Execution*> executions;
         RunningTogether here;
-        for (const std::size_t i : acquired_) {
+        for (const std::size_t i : enter_all()) {
+            Item& item = items_[i];
+            item.begun = true;
             guarded(i, [&]() -> std::optional<Outcome<V>> {
-                Item& item = items_[i];
-                open(i);
+                begin_or_refuse(*item.call, *item.admission, *item.live);
                 here.add(item.call->key, item.claimed.reply);
                 if (item.claimed.reply.verify) {
                     if (auto verified = verify<V>(*item.call, *item.live, *item.execution))
                         return verified;
                 }
-                ready.push_back(i);
                 executions.push_back(&*item.execution);
+                ready.push_back(i);
+                item.begun = false;
                 return std::nullopt;
             });
         }
         if (ready.empty()) return;
+        for (const std::size_t i : ready) items_[i].begun = true;
         using Results = std::invoke_result_t<Handler&, std::span<Execution* const>>;
         std::optional<Results> results;
         try {
@@ -162,7 +174,7 @@ public:
                 roll_back(*items_[i].call, *items_[i].live, &*items_[i].execution, failure);
                 outcomes_[i].error = error;
             }
-            if (!error) throw;  // no exception of C++'s: the thread is being unwound
+            if (!error) throw;  // not C++'s: a cancelled thread, which must go on unwinding
             return;
         }
         settle_all(ready, *results);
@@ -199,9 +211,9 @@ private:
         std::size_t first = 0;
         std::unique_ptr<Admission> admission{};
         Claimed claimed{};
-        bool begun = false;
         std::optional<LiveClaim> live{};
         std::optional<Execution> execution{};
+        bool begun = false;  ///< From here on it is settled by what comes of it.
     };
 
     template <class Step>
@@ -211,7 +223,7 @@ private:
                 outcomes_[i].outcome.emplace(*std::move(outcome));
         } catch (...) {
             outcomes_[i].error = std::current_exception();
-            if (!outcomes_[i].error) throw;  // the thread is being unwound, and must be
+            if (!outcomes_[i].error) throw;  // a cancelled thread
         }
     }
 
@@ -234,19 +246,29 @@ private:
         });
     }
 
-    void open(std::size_t i) {
-        Item& item = items_[i];
-        item.begun = true;
-        hold(*item.call, item.claimed,
-             [&] { item.live.emplace(guard_, terms_of(*item.call, item.claimed)); });
-        item.execution.emplace(*item.live, item.claimed.reply.attempt, item.claimed.reply.takeover,
-                               item.claimed.reply.checkpoint, item.claimed.reply.resource, i);
-        if (item.admission->draining()) refuse_drained(*item.call, *item.live);
-    }
-
-    template <class Handler>
-    [[nodiscard]] std::optional<Outcome<V>> run_one(std::size_t i, const Handler& handler) {
-        return execute<V>(*items_[i].call, *items_[i].admission, items_[i].claimed, handler);
+    /// The items that are held from here on.
+    [[nodiscard]] std::vector<std::size_t> enter_all() {
+        std::vector<std::size_t> entered;
+        for (const std::size_t i : acquired_) {
+            guarded(i, [&]() -> std::optional<Outcome<V>> {
+                Item& item = items_[i];
+                const ClaimReply& reply = item.claimed.reply;
+                tell_takeover(*item.call, reply);
+                entered.push_back(i);
+                try {
+                    hold(*item.call, item.claimed,
+                         [&] { item.live.emplace(guard_, terms_of(*item.call, item.claimed)); });
+                } catch (...) {  // given back
+                    entered.pop_back();
+                    item.begun = true;
+                    throw;
+                }
+                item.execution.emplace(*item.live, reply.attempt, reply.takeover, reply.checkpoint,
+                                       reply.resource, i);
+                return std::nullopt;
+            });
+        }
+        return entered;
     }
 
     template <class Results>

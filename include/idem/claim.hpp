@@ -1,11 +1,10 @@
 #ifndef IDEM_CLAIM_HPP
 #define IDEM_CLAIM_HPP
 
-#include <atomic>
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <optional>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -16,8 +15,10 @@
 #include <idem/claiming.hpp>
 #include <idem/codec.hpp>
 #include <idem/detail/bytes.hpp>
+#include <idem/detail/sha256.hpp>
 #include <idem/execution.hpp>
 #include <idem/outcome.hpp>
+#include <idem/running.hpp>
 #include <idem/settle.hpp>
 
 namespace idem::inline v0_1 {
@@ -40,12 +41,15 @@ public:
         detail::put_fixed(bytes, fence_, 8);
         bytes += owner_.stored();
         encode_key(KeyView(component_, key_), bytes);
-        return detail::hex(bytes);
+        return detail::hex(bytes + check_of(bytes));
     }
-    /// @throws UsageError for a text that `to_string` did not write.
+    /// @throws UsageError for a text that `to_string` did not write, or not in full.
     [[nodiscard]] static Ticket parse(std::string_view text) {
         const auto bytes = detail::unhex(text);
-        detail::ByteReader in(bytes ? std::string_view(*bytes) : std::string_view());
+        std::string_view body = bytes ? std::string_view(*bytes) : std::string_view();
+        body.remove_suffix(std::min(check_bytes, body.size()));
+        if (!bytes || *bytes != std::string(body) + check_of(body)) body = {};
+        detail::ByteReader in(body);
         const auto format = in.fixed(1);
         const auto fence = in.fixed(8);
         const auto owner_bytes = in.take(16);
@@ -58,6 +62,13 @@ public:
     friend bool operator==(const Ticket&, const Ticket&) = default;
 
 private:
+    /// A cut text would else be the ticket of another key.
+    static constexpr std::size_t check_bytes = 4;
+    [[nodiscard]] static std::string check_of(std::string_view bytes) {
+        const auto digest = detail::sha256(bytes);
+        return std::string(detail::as_text(digest).substr(0, check_bytes));
+    }
+
     Component component_;
     Key key_;
     Owner owner_;
@@ -69,8 +80,10 @@ namespace detail {
 /// A claim that outlives the call that made it, with all that it refers to.
 class OpenClaim {
 public:
-    OpenClaim(std::shared_ptr<GuardState> guard, const Call& call, const Claimed& claimed)
+    OpenClaim(std::shared_ptr<GuardState> guard, const Call& call, const Claimed& claimed,
+              Place place)
         : guard_(std::move(guard)),
+          place_(std::move(place)),
           key_(call.key.key()),
           request_id_(call.request_id),
           call_(own(call)),
@@ -105,6 +118,7 @@ private:
     }
 
     std::shared_ptr<GuardState> guard_;
+    Place place_;
     Key key_;
     std::string request_id_;
     Call call_;
@@ -146,12 +160,8 @@ public:
     /// Records the result. `recorded()` of the outcome says whether it is in the store.
     Outcome<R> complete(Value value) && {
         const auto spent = take();
-        const auto encoded =
-            detail::encode_result(value, spent->guard().options().result_bytes_max);
-        const auto settled =
-            detail::record(spent->call(), spent->live(), spent->execution(), encoded);
-        return Outcome<R>(detail::executed_details(spent->live(), spent->execution(), settled),
-                          std::move(value));
+        return detail::record_value<R>(spent->call(), spent->live(), spent->execution(),
+                                       std::move(value));
     }
     Outcome<R> complete() && requires std::is_void_v<R> {
         return std::move(*this).complete(std::monostate{});

@@ -23,49 +23,71 @@
 /// How a call gets its claim, or the answer that somebody else has made.
 namespace idem::inline v0_1::detail {
 
+/// A place under the cap on concurrent work of a scope; comes back when it goes. One that a forked
+/// child inherits is the parent's, with its lock.
+class Place {
+public:
+    Place() = default;
+    /// @throws UnavailableError where there is none left.
+    Place(const GuardOptions& options, GuardState::Traffic& traffic, std::string_view scope)
+        : scope_(scope) {
+        std::scoped_lock const lock(traffic.scopes_mutex);
+        auto& running = traffic.scopes[scope_];
+        if (running >= options.concurrency_max)
+            throw UnavailableError("GuardOptions::concurrency_max calls of this scope are running");
+        ++running;
+        traffic_ = &traffic;
+    }
+    ~Place() {
+        if (traffic_ == nullptr || !traffic_->made_in.here()) return;
+        std::scoped_lock const lock(traffic_->scopes_mutex);
+        const auto found = traffic_->scopes.find(scope_);
+        if (--found->second == 0) traffic_->scopes.erase(found);
+    }
+    Place(Place&& other) noexcept
+        : traffic_(std::exchange(other.traffic_, nullptr)), scope_(std::move(other.scope_)) {}
+    Place& operator=(Place&&) = delete;
+
+private:
+    GuardState::Traffic* traffic_ = nullptr;
+    std::string scope_{};
+};
+
 /// Counts a call in, so that `drain` can wait for it. @throws UnavailableError while draining, and
 /// above the cap on concurrent work of the scope.
 class Admission {
 public:
     Admission(GuardState& guard, std::string_view scope)
-        : guard_(guard), traffic_(guard.traffic()), at_(traffic_.calls.enter()) {
-        if (traffic_.draining.load()) {
-            traffic_.calls.leave(at_);
-            throw UnavailableError("this guard is draining and takes no new work");
-        }
-        if (guard.options().concurrency_max > 0) [[unlikely]]
-            enter_scope(scope);
-    }
-    ~Admission() {
-        if (!scope_.empty()) leave_scope();
+        : traffic_(guard.traffic()),
+          place_(admit(guard, traffic_, scope)),
+          at_(traffic_.calls.enter()) {
+        if (!draining()) return;  // asked once it is counted: drain looks the other way round
         traffic_.calls.leave(at_);
+        refuse();
     }
+    ~Admission() { traffic_.calls.leave(at_); }
     Admission(const Admission&) = delete;
     Admission& operator=(const Admission&) = delete;
 
     [[nodiscard]] bool draining() const noexcept { return traffic_.draining.load(); }
+    /// For work that outlives the call.
+    [[nodiscard]] Place take_place() noexcept { return std::move(place_); }
 
 private:
-    void enter_scope(std::string_view scope) {
-        std::scoped_lock const lock(traffic_.scopes_mutex);
-        auto& running = traffic_.scopes[std::string(scope)];
-        if (running >= guard_.options().concurrency_max) {
-            traffic_.calls.leave(at_);
-            throw UnavailableError("GuardOptions::concurrency_max calls of this scope are running");
-        }
-        ++running;
-        scope_ = scope;
+    [[noreturn]] static void refuse() {
+        throw UnavailableError("this guard is draining and takes no new work");
     }
-    void leave_scope() {
-        std::scoped_lock const lock(traffic_.scopes_mutex);
-        const auto found = traffic_.scopes.find(scope_);
-        if (--found->second == 0) traffic_.scopes.erase(found);
+    [[nodiscard]] static Place admit(const GuardState& guard, GuardState::Traffic& traffic,
+                                     std::string_view scope) {
+        if (traffic.draining.load()) refuse();
+        if (guard.options().concurrency_max == 0) [[likely]]
+            return {};
+        return Place(guard.options(), traffic, scope);
     }
 
-    GuardState& guard_;
     GuardState::Traffic& traffic_;
+    Place place_;
     std::size_t at_;
-    std::string scope_{};
 };
 
 /// The claims whose handlers run on this thread. A handler that calls the guard with its own key

@@ -128,14 +128,16 @@ public:
                                                            const RunOptions& options = {}) {
         static_assert(codable<typename Outcome<R>::Value>, "idem: no codec for this result type");
         const detail::Call call = make_call(key, fingerprint, options);
-        detail::Admission const admission(*state_, call.key.scope);
+        detail::Admission admission(*state_, call.key.scope);
         auto claimed = detail::claim_or_wait(call, options.stop_token);
         if (!claimed.unprotected && claimed.reply.kind != ClaimKind::acquired)
             return detail::answer<R>(call, claimed);
         auto open = detail::hold(call, claimed, [&] {
-            return std::make_unique<detail::OpenClaim>(state_, call, claimed);
+            return std::make_unique<detail::OpenClaim>(state_, call, claimed,
+                                                       admission.take_place());
         });
-        if (admission.draining()) detail::refuse_drained(open->call(), open->live());
+        detail::tell_takeover(open->call(), claimed.reply);
+        if (admission.draining()) detail::begin_or_refuse(open->call(), admission, open->live());
         if (claimed.reply.verify) {
             if (auto verified = detail::verify<R>(open->call(), open->live(), open->execution()))
                 return *std::move(verified);
@@ -167,7 +169,7 @@ public:
         claimed.reply.fence = ticket.fence();
         claimed.reply.lease_left = reply.lease_left;
         return Claim<R>(detail::hold(call, claimed, [&] {
-            return std::make_unique<detail::OpenClaim>(state_, call, claimed);
+            return std::make_unique<detail::OpenClaim>(state_, call, claimed, detail::Place());
         }));
     }
 

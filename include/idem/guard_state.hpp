@@ -66,7 +66,16 @@ class GuardState : public std::enable_shared_from_this<GuardState> {
 public:
     GuardState(GuardOptions options, Component component)
         : options_(std::move(options)), component_(component) {}
-    virtual ~GuardState() = default;
+    virtual ~GuardState() {
+        for (Traffic* at = traffic_.load(); at != nullptr;) {
+            Traffic* const before = at->before;
+            // A lock that was held at a fork stays held: what it guards may be half done.
+            const bool whole = at->scopes_mutex.try_lock();
+            if (whole) at->scopes_mutex.unlock();
+            if (whole) delete at;
+            at = before;
+        }
+    }
     GuardState(const GuardState&) = delete;
     GuardState& operator=(const GuardState&) = delete;
 
@@ -81,7 +90,8 @@ public:
 
     /// Calls and counts of this process; a forked child begins with none.
     struct Traffic {
-        std::uint32_t generation = process_generation();
+        MadeIn made_in{};
+        Traffic* before = nullptr;  ///< Of the process this is a fork of; calls of it may return.
         std::atomic<bool> draining{false};
         CallCounter calls{};
         std::atomic<std::size_t> claims{0};      ///< Two-phase claims that are alive.
@@ -91,13 +101,11 @@ public:
     };
     [[nodiscard]] Traffic& traffic() {
         Traffic* now = traffic_.load(std::memory_order_acquire);
-        if (now->generation == process_generation()) [[likely]]
+        if (now->made_in.here()) [[likely]]
             return *now;
         auto* fresh = new Traffic;  // the parent's is left as it is: its lock may be held for ever
-        if (traffic_.compare_exchange_strong(now, fresh)) {
-            child_traffic_.reset(fresh);
-            return *fresh;
-        }
+        fresh->before = now;
+        if (traffic_.compare_exchange_strong(now, fresh)) return *fresh;
         delete fresh;
         return *now;
     }
@@ -127,9 +135,7 @@ private:
 
     GuardOptions options_;
     Component component_;
-    std::unique_ptr<Traffic> own_traffic_ = std::make_unique<Traffic>();
-    std::unique_ptr<Traffic> child_traffic_{};
-    std::atomic<Traffic*> traffic_{own_traffic_.get()};
+    std::atomic<Traffic*> traffic_{new Traffic};
 };
 
 template <store Store>

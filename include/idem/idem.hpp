@@ -53,8 +53,8 @@
 #include <idem/execution.hpp>
 #include <idem/settle.hpp>
 #include <idem/claiming.hpp>
-#include <idem/claim.hpp>
 #include <idem/running.hpp>
+#include <idem/claim.hpp>
 #include <idem/batch.hpp>
 #include <idem/guard.hpp>
 #include <idem/token.hpp>

@@ -98,7 +98,7 @@ struct GuardOptions {
     Observer events{};
     bool event_raw_ids = false;  ///< Ids may be personal data; they stay out of events unless set.
 
-    /// Guarded calls running at once per scope; more get `UnavailableError`. 0: no cap.
+    /// Guarded calls and open claims at once per scope; more get `UnavailableError`. 0: no cap.
     std::size_t concurrency_max = 0;
 };
 

@@ -161,7 +161,8 @@ template <class V>
         throw UsageError("GuardOptions::verify gave a result of another type than the handler's");
     }
     const Settled settled =
-        record(call, claim, execution, {ResultKind::value, verdict->codec(), verdict->result()});
+        record(call, claim, execution, {ResultKind::value, verdict->codec(), verdict->result()},
+               EventKind::replayed);
     OutcomeDetails details = executed_details(claim, execution, settled);
     details.kind = OutcomeKind::replayed;  // the handler did not run in this call
     return Outcome<V>(std::move(details), std::move(value));
@@ -196,39 +197,58 @@ template <class Make>
     }
 }
 
-/// `drain` came between claim and handler: given back as if it had never been.
-inline void refuse_drained(const Call& call, LiveClaim& claim) {
-    roll_back(call, claim, nullptr, {FailureClass::retryable, "draining", {}}, false);
-    throw UnavailableError("this guard is draining and takes no new work");
+/// Somebody vanished, and this claim is his now.
+inline void tell_takeover(const Call& call, const ClaimReply& acquired) noexcept {
+    if (acquired.takeover)
+        call.tell(EventKind::takeover, {.fence = acquired.fence, .attempt = acquired.attempt});
 }
 
-/// Runs the handler under a fresh claim and settles what comes of it.
+/// The last look before a handler begins. Where `drain` or the end of the lease came between claim
+/// and handler, the claim is given back as if it had never been.
+/// @throws UnavailableError then: to try again later is safe.
+inline void begin_or_refuse(const Call& call, const Admission& admission, LiveClaim& claim) {
+    const bool draining = admission.draining();
+    if (!draining && (claim.terms().unprotected || claim.held())) return;
+    const char* const why = draining ? "draining" : "too late";
+    roll_back(call, claim, nullptr, {FailureClass::retryable, why, {}}, false);
+    throw UnavailableError(draining ? "this guard is draining and takes no new work"
+                                    : "the lease ended before the handler could begin");
+}
+
+/// Runs the handler under a claim that is entered, and settles what comes of it.
 template <class V, class Handler>
-[[nodiscard]] Outcome<V> execute(const Call& call, const Admission& admission, Claimed& claimed,
-                                 Handler&& handler) {
-    if (claimed.reply.takeover)
-        call.tell(EventKind::takeover,
-                  {.fence = claimed.reply.fence, .attempt = claimed.reply.attempt});
-    std::optional<LiveClaim> live;
-    hold(call, claimed, [&] { live.emplace(call.guard, terms_of(call, claimed)); });
-    Execution execution(*live, claimed.reply.attempt, claimed.reply.takeover,
-                        std::move(claimed.reply.checkpoint), std::move(claimed.reply.resource));
-    if (admission.draining()) refuse_drained(call, *live);
-    const RunningHere here(call.key, claimed.reply);
-    if (claimed.reply.verify) {
-        if (auto verified = verify<V>(call, *live, execution)) return *std::move(verified);
+[[nodiscard]] Outcome<V> run_entered(const Call& call, const Admission& admission,
+                                     const ClaimReply& acquired, LiveClaim& live,
+                                     Execution& execution, Handler&& handler) {
+    begin_or_refuse(call, admission, live);
+    const RunningHere here(call.key, acquired);
+    if (acquired.verify) {
+        if (auto verified = verify<V>(call, live, execution)) return *std::move(verified);
     }
     // The value is made in place: a result type need not be movable twice, nor default-made.
     auto returned = [&] {
         try {
             return invoke_handler(std::forward<Handler>(handler), execution);
         } catch (...) {
-            roll_back(call, *live, &execution,
+            roll_back(call, live, &execution,
                       failure_of(call.guard.options(), std::current_exception()));
             throw;
         }
     }();
-    return settle_or_hold<V>(call, *live, execution, std::move(returned));
+    return settle_or_hold<V>(call, live, execution, std::move(returned));
+}
+
+/// Enters a fresh claim and runs the handler under it.
+template <class V, class Handler>
+[[nodiscard]] Outcome<V> execute(const Call& call, const Admission& admission, Claimed& claimed,
+                                 Handler&& handler) {
+    tell_takeover(call, claimed.reply);
+    std::optional<LiveClaim> live;
+    hold(call, claimed, [&] { live.emplace(call.guard, terms_of(call, claimed)); });
+    Execution execution(*live, claimed.reply.attempt, claimed.reply.takeover,
+                        std::move(claimed.reply.checkpoint), std::move(claimed.reply.resource));
+    return run_entered<V>(call, admission, claimed.reply, *live, execution,
+                          std::forward<Handler>(handler));
 }
 
 }  // namespace idem::inline v0_1::detail

@@ -4,6 +4,7 @@
 #include <array>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <optional>
 #include <span>
@@ -207,7 +208,13 @@ struct Settled {
 /// without it; what it does not take at all goes to the background, never back to `released`.
 [[nodiscard]] inline Settled settle(const Call& call, LiveClaim& claim,
                                     FinishRequest request) noexcept {
-    if (claim.inherited()) return {UnrecordedReason::lost, LostReason::process, {}, {}};
+    const std::uint32_t attempt = claim.terms().attempt;
+    const auto lost = [&](LostReason reason, State state) -> Settled {
+        call.tell(EventKind::unrecorded,
+                  {.fence = request.fence, .attempt = attempt, .lost = reason});
+        return {UnrecordedReason::lost, reason, state, {}};
+    };
+    if (claim.inherited()) return lost(LostReason::process, {});
     FinishReply reply = send(call.guard, request);
     if (reply.trouble.kind == Trouble::Kind::usage && request.result_kind == ResultKind::value) {
         request.result_kind = ResultKind::no_room;
@@ -216,17 +223,16 @@ struct Settled {
     }
     if (reply.trouble) {
         const bool waits = leave_to_background(call.guard, request);
-        call.tell(EventKind::unrecorded, {.fence = request.fence, .detail = reply.trouble.message});
+        call.tell(EventKind::unrecorded,
+                  {.fence = request.fence, .attempt = attempt, .detail = reply.trouble.message});
         if (!waits)
-            call.tell(EventKind::record_abandoned,
-                      {.fence = request.fence, .detail = "too many finishes wait already"});
+            call.tell(EventKind::record_abandoned, {.fence = request.fence,
+                                                    .attempt = attempt,
+                                                    .detail = "too many finishes wait already"});
         return {UnrecordedReason::unavailable, LostReason::none, State::running, {}};
     }
     Heartbeat::instance().hub().notify(wait_hash(call.key));
-    if (reply.lost) {
-        call.tell(EventKind::unrecorded, {.fence = request.fence, .lost = reply.reason});
-        return {UnrecordedReason::lost, reply.reason, reply.state, {}};
-    }
+    if (reply.lost) return lost(reply.reason, reply.state);
     return {UnrecordedReason::none, LostReason::none, reply.state, request.result_kind};
 }
 
@@ -254,7 +260,7 @@ inline void roll_back(const Call& call, LiveClaim& claim, const Execution* execu
             request.resource = execution->resource();
         const FinishReply reply = send(call.guard, request);
         const Event about{.fence = request.fence,
-                          .attempt = execution == nullptr ? 0 : execution->attempt(),
+                          .attempt = claim.terms().attempt,
                           .lost = reply.reason,
                           .failure = failure.kind,
                           .detail = reply.trouble ? reply.trouble.message : failure.message};
@@ -294,9 +300,10 @@ template <codable V>
     return out;
 }
 
-/// Records that the handler has run, with its result; without a claim it only says so.
+/// Records what has happened, with its result; the event says how that is known. Without a claim
+/// it only says that the handler ran.
 [[nodiscard]] inline Settled record(const Call& call, LiveClaim& claim, const Execution& execution,
-                                    const Encoded& encoded) {
+                                    const Encoded& encoded, EventKind how = EventKind::executed) {
     if (claim.terms().unprotected) {
         call.tell(EventKind::ran_unprotected);
         return {UnrecordedReason::unprotected, LostReason::none, State::running, {}};
@@ -310,7 +317,7 @@ template <codable V>
     if (settled.unrecorded == UnrecordedReason::none) {
         const Event about{.fence = request.fence, .attempt = execution.attempt()};
         if (settled.result != ResultKind::value) call.tell(EventKind::result_not_kept, about);
-        call.tell(EventKind::executed, about);
+        call.tell(how, about);
     }
     return settled;
 }

@@ -7,6 +7,7 @@
 #   broken: what is wrong, in one line
 #   promise: what it breaks
 #   test: the source below tests/ that must notice, built alone into a small program
+#   case: (optional) a pattern of test cases, where the others would only take time
 #   simulation: "trace" where the simulation of the protocol must notice too; else why it cannot
 #   file: the file below the root that is changed, by blocks of
 #   <<<<<<<
@@ -87,9 +88,12 @@ if command -v pkg-config >/dev/null && pkg-config --exists catch2 2>/dev/null; t
     read -r -a catch <<<"$(pkg-config --libs catch2)" && libraries+=("${catch[@]}")
 fi
 
-# Compiles tests/$1 against the headers in $2 into the program $3. Catch2 is parsed once.
+# Compiles tests/$1 against the headers in $2 into the program $3. Catch2 is parsed once, unless
+# the program is better optimised: the simulation goes through millions of states.
 build() {
-    "$compiler" "${flags[@]}" -I"$out/common" -include prefix.hpp -I"$2" -I"$root/tests" \
+    local options=("${flags[@]}")
+    if [[ $1 == "$simulation" ]]; then options+=(-O2); fi
+    "$compiler" "${options[@]}" -I"$out/common" -include prefix.hpp -I"$2" -I"$root/tests" \
         -c "$root/tests/$1" -o "$3.o" &&
         "$compiler" -pthread "$3.o" "$out/common/main.o" "${libraries[@]}" -o "$3" &&
         rm -f "$3.o"
@@ -107,9 +111,12 @@ build_common() {
     wait $!
 }
 
-# Runs the program $1 into the log $2. Bounded in time and memory: a fault may loop.
+# Runs the program $1 into the log $2, with more arguments if any. Bounded: a fault may loop.
 run() {
-    (ulimit -v 8000000 -c 0 && exec timeout -k 5 "$seconds_max" "$1" --abort) >"$2" 2>&1
+    local program=$1 log=$2
+    shift 2
+    (ulimit -v 12000000 -c 0 && exec timeout -k 5 "$seconds_max" "$program" --abort "$@") \
+        >"$log" 2>&1
 }
 
 clean_of() {
@@ -165,10 +172,10 @@ test_case_in() {
          END { print name }' "$1"
 }
 
-# Prints how the program of test $1 took the fault in $2; false where it passed.
+# Prints how the program $3 of test $1 took the fault in $2; false where it passed.
 how_caught() {
     local log=$2/$3.log status=0
-    run "$2/$3" "$log" || status=$?
+    run "$2/$3" "$log" "${@:4}" || status=$?
     case $status in
         0) return 1 ;;
         124 | 137) printf 'timed out (%s)' "$1" ;;
@@ -181,10 +188,10 @@ how_caught() {
 }
 
 try_fault() {
-    local name=$1 tree=$out/faults/${1/\//.} test trace why
+    local name=$1 tree=$out/faults/${1/\//.} test trace only why
     rm -rf "$tree" && mkdir -p "$tree"
     cp -r "$root/include" "$tree/"
-    test=$(header "$name" test) trace=$(header "$name" simulation)
+    test=$(header "$name" test) trace=$(header "$name" simulation) only=$(header "$name" case)
     if ! why=$(apply_blocks "$name" "$tree"); then
         printf 'ERROR       %s does not apply: %s\n' "$name" "$why"
         return 2
@@ -192,12 +199,13 @@ try_fault() {
     local programs=("$test") program caught=() missed=() how
     [[ $trace == trace ]] && programs+=("$simulation")
     for program in "${programs[@]}"; do
-        local exe=${program//\//.}
+        local exe=${program//\//.} cases=()
+        [[ -n $only && $program == "$test" ]] && cases=("$only")
         if ! build "$program" "$tree/include" "$tree/$exe" >"$tree/$exe.log" 2>&1; then
             printf 'ERROR       %s does not compile: %s\n' "$name" "$tree/$exe.log"
             return 2
         fi
-        if how=$(how_caught "$program" "$tree" "$exe"); then
+        if how=$(how_caught "$program" "$tree" "$exe" "${cases[@]}"); then
             caught+=("$how")
         else
             missed+=("$program")

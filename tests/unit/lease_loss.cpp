@@ -225,9 +225,13 @@ TEST_CASE("a lease counts from before its request was sent", "[heartbeat][lost]"
         return Way::pass;
     });
     SpyGuard guard = stage.guard({.lease = 30ms, .heartbeat = false});
-    bool held = true;
-    (void)guard.run(key(), {}, [&](idem::Execution& execution) { held = execution.held(); });
-    CHECK_FALSE(held);
+    CHECK_FALSE(claimed<int>(guard.claim<int>(key("open"), {})).held());
+    // And nothing begins under a lease that is over: somebody else may be at it already.
+    bool ran = false;
+    CHECK_THROWS_AS(guard.run(key(), {}, [&] { return ran = true; }), idem::UnavailableError);
+    CHECK_FALSE(ran);
+    CHECK(guard.find(key())->header.state == idem::State::released);
+    CHECK(guard.find(key())->header.attempt == 0);
 }
 
 TEST_CASE("a lease known to be lost costs at most one request to leave", "[heartbeat][lost]") {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <concepts>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -268,15 +269,20 @@ private:
     [[nodiscard]] static std::shared_ptr<State> make(const Store& store, GuardOptions options,
                                                      Component component) {
         detail::check(options);
+        if (options.heartbeat) check_lease_for(store, options.lease, "GuardOptions::lease");
+        return std::make_shared<State>(store, std::move(options), component);
+    }
+
+    /// Three requests at their slowest must fit into a lease, or no heartbeat could keep it.
+    static void check_lease_for(const Store& store, Duration lease, const char* name) {
         if constexpr (requires {
                           { store.time_allowed() } -> std::convertible_to<Duration>;
                       }) {
-            if (options.heartbeat && store.time_allowed() > options.lease / 3)
-                throw UsageError(
-                    "GuardOptions::lease is too short for this store: one request may take more "
-                    "than a third of it, and the heartbeat could not keep the lease");
+            if (store.time_allowed() > lease / 3)
+                throw UsageError(std::string(name) +
+                                 " is too short for this store: one request may take more than a "
+                                 "third of it, and the heartbeat could not keep the lease");
         }
-        return std::make_shared<State>(store, std::move(options), component);
     }
 
     [[nodiscard]] KeyView view(const Key& key) const {
@@ -289,6 +295,8 @@ private:
                                          const RunOptions& options) const {
         const GuardOptions& defaults = state_->options();
         detail::check(options, defaults.heartbeat);
+        if (options.lease && defaults.heartbeat)
+            check_lease_for(state_->store(), *options.lease, "RunOptions::lease");
         return {.guard = *state_,
                 .key = view(key),
                 .fingerprint = fingerprint,

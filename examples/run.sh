@@ -8,7 +8,7 @@
 # the same to the byte, and ffprobe accepts every output.
 #
 # Installs the Debian packages that are missing (as root or with sudo) and writes to build/ only.
-# Without VIDEO it makes a clip; a VIDEO of some ten seconds suits best, for it is encoded six times.
+# Without VIDEO it makes a clip. A VIDEO of some ten seconds suits best: it is encoded six times.
 # SANITIZE=thread or SANITIZE=address instruments the service.
 set -euo pipefail
 
@@ -315,7 +315,8 @@ correct_input() {
     expect 202 bad.1
     job=$(job_of bad.1)
     await_job "$job"
-    check "it was rolled back" test "$(job_state "$job")" = released
+    check "it was rolled back, and its status says why" \
+        test "$(job_state "$job") $(member status code)" = "released bad_input"
     submit bad.2 corrected "$(options "$clip")"
     expect 202 bad.2
     accepted+=("$job")

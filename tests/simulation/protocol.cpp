@@ -278,7 +278,7 @@ struct Counts {
     std::uint64_t states = 0, transitions = 0, lapses = 0, takeovers = 0, verifications = 0,
                   lost = 0, delayed = 0, copied = 0, stale = 0, replays = 0, held = 0, reaps = 0,
                   crashes = 0, effects = 0, repeats = 0, mismatches = 0, forgets = 0, expiries = 0,
-                  jumps = 0, resolved = 0;
+                  jumps = 0, resolved = 0, dead = 0;
 };
 
 class Search {
@@ -295,6 +295,7 @@ public:
     }
 
     Counts counts{};
+    [[nodiscard]] int ops() const { return b_.ops; }
 
 private:
     // --- the search -----------------------------------------------------------------------------
@@ -343,6 +344,12 @@ private:
     // --- what must hold between any two states ---------------------------------------------------
 
     static void check(const State_& before, const State_& after, bool forget) {
+        // A key that kills its holders ends as a dead letter, or held.
+        if (after.record &&
+            (after.record->state == State::running || after.record->state == State::released))
+            demand(after.record->policy.max_crashes == 0 ||
+                       after.record->crashes < after.record->policy.max_crashes,
+                   "crashes are at the cap and the key goes on");
         // No lost result: a success within its retention stays, unless somebody forgets it.
         if (!before.record || before.record->state != State::succeeded || forget) return;
         if (!protocol::stands(&*before.record, at(after.now))) return;
@@ -588,9 +595,16 @@ private:
                           s.record->state == State::running &&
                           protocol::stands(&*s.record, at(s.now));
         reply.good = answer.kind == ClaimKind::acquired;
+        if (mine && !other_print(s, request.fingerprint))
+            demand(reply.good && answer.record.fence == s.record->fence &&
+                       answer.record.crashes == s.record->crashes,
+                   "a claim whose answer was lost is not answered as before");
+        if (answer.kind != ClaimKind::stale && other_print(s, request.fingerprint))
+            demand(answer.kind == ClaimKind::mismatch, "another request is no mismatch");
         counts.stale += answer.kind == ClaimKind::stale;
         counts.mismatches += answer.kind == ClaimKind::mismatch;
         counts.held += answer.kind == ClaimKind::unknown;
+        counts.dead += answer.kind == ClaimKind::failed;
         if (answer.kind == ClaimKind::completed) {
             ++counts.replays;
             demand(s.result != 0, "a replay without a result");
@@ -602,6 +616,14 @@ private:
         }
         if (answer.change.write) s.record = answer.record;
         if (answer.change.write && answer.change.result == protocol::Part::clear) s.result = 0;
+    }
+
+    // Whether the record says that another request is under way or settled.
+    static bool other_print(const State_& s, const Fingerprint& print) {
+        if (!s.record || !protocol::stands(&*s.record, at(s.now))) return false;
+        const bool correctable = s.record->state == State::forgotten ||
+                                 (s.record->state == State::released && !s.record->verify);
+        return !correctable && s.record->fingerprint.present() && s.record->fingerprint != print;
     }
 
     void grant(State_& s, const protocol::ClaimAnswer& answer) {
@@ -775,14 +797,15 @@ Counts explore(const char* name, const Bounds& bounds) {
     }
     const Counts& c = search.counts;
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-    std::cout << name << ": " << c.states << " states, " << c.transitions << " transitions, "
-              << took.count() << " s; lapses " << c.lapses << ", takeovers " << c.takeovers
-              << ", verifications " << c.verifications << ", lost " << c.lost << ", delayed "
-              << c.delayed << ", copied " << c.copied << ", stale " << c.stale << ", replays "
-              << c.replays << ", held " << c.held << ", reaped " << c.reaps << ", crashes "
-              << c.crashes << ", effects " << c.effects << " (repeats " << c.repeats
-              << "), mismatches " << c.mismatches << ", forgets " << c.forgets << ", expiries "
-              << c.expiries << ", jumps " << c.jumps << ", resolved " << c.resolved << std::endl;
+    std::cout << name << ", operations " << search.ops() << ": " << c.states << " states, "
+              << c.transitions << " transitions, " << took.count() << " s; lapses " << c.lapses
+              << ", takeovers " << c.takeovers << ", verifications " << c.verifications << ", lost "
+              << c.lost << ", delayed " << c.delayed << ", copied " << c.copied << ", stale "
+              << c.stale << ", replays " << c.replays << ", held " << c.held << ", reaped "
+              << c.reaps << ", crashes " << c.crashes << ", effects " << c.effects << " (repeats "
+              << c.repeats << "), mismatches " << c.mismatches << ", forgets " << c.forgets
+              << ", expiries " << c.expiries << ", jumps " << c.jumps << ", resolved " << c.resolved
+              << std::endl;
     INFO(violation);
     CHECK(violation.empty());
     for (const auto count : {c.states, c.lapses, c.lost, c.delayed, c.stale, c.replays, c.effects})
@@ -804,28 +827,28 @@ constexpr Policy verify{Orphan::verify, 0, 3};
 }  // namespace
 
 TEST_CASE("simulation: two callers, five operations each", "[simulation]") {
-    const auto c = explore("2x5 rerun", {.policy = rerun});
+    const auto c = explore("2 callers, rerun", {.policy = rerun});
     CHECK(c.takeovers > 0);
     CHECK(c.repeats > 0);  // those that the contract names
 }
 
 TEST_CASE("simulation: three callers, three operations each", "[simulation]") {
-    const auto c = explore("3x3 rerun", {.callers = 3, .ops = 3, .policy = rerun});
+    const auto c = explore("3 callers, rerun", {.callers = 3, .ops = 3, .policy = rerun});
     CHECK(c.takeovers > 0);
 }
 
 TEST_CASE("simulation: two callers with two requests", "[simulation]") {
-    const auto c = explore("2x4 other request",
+    const auto c = explore("2 callers, other request",
                            {.ops = 4, .ticks = 3, .policy = rerun, .other_request = true});
     CHECK(c.takeovers > 0);
 }
 
 TEST_CASE("simulation: copies of every message", "[simulation]") {
-    (void)explore("2x4 copies", {.ops = 4, .copies = 1, .policy = rerun});
+    (void)explore("2 callers, copies", {.ops = 4, .copies = 1, .policy = rerun});
 }
 
 TEST_CASE("simulation: crashes, reaper and people under rerun", "[simulation]") {
-    const auto c = explore("2x3 rerun, all trouble", {.ops = 3,
+    const auto c = explore("2 callers, all trouble", {.ops = 3,
                                                       .ticks = 3,
                                                       .copies = 1,
                                                       .crashes = 1,
@@ -835,27 +858,36 @@ TEST_CASE("simulation: crashes, reaper and people under rerun", "[simulation]") 
     CHECK(c.takeovers > 0);
 }
 
-TEST_CASE("simulation: hold never repeats", "[simulation]") {
+TEST_CASE("simulation: crashes at the cap end a key", "[simulation]") {
     const auto c =
-        explore("2x4 hold", {.ops = 4, .crashes = 1, .people = 1, .reaps = 1, .policy = hold});
+        explore("2 callers, dead letters",
+                {.ops = 3, .ticks = 4, .crashes = 1, .reaps = 1, .policy = {Orphan::rerun, 0, 2}});
+    CHECK(c.takeovers > 0);
+    CHECK(c.dead > 0);
+}
+
+TEST_CASE("simulation: hold never repeats", "[simulation]") {
+    const auto c = explore("2 callers, hold",
+                           {.ops = 4, .crashes = 1, .people = 1, .reaps = 1, .policy = hold});
     CHECK(c.held > 0);
     CHECK(c.takeovers == 0);
     CHECK(c.repeats == 0);
 }
 
 TEST_CASE("simulation: verify never repeats", "[simulation]") {
-    const auto c = explore("2x4 verify", {.ops = 4, .ticks = 3, .crashes = 1, .policy = verify});
+    const auto c =
+        explore("2 callers, verify", {.ops = 4, .ticks = 3, .crashes = 1, .policy = verify});
     CHECK(c.verifications > 0);
     CHECK(c.repeats == 0);
 }
 
 TEST_CASE("simulation: forget and the end of retention", "[simulation]") {
-    const auto c = explore("2x3 forget, expiry",
+    const auto c = explore("2 callers, forget and expiry",
                            {.ops = 3, .copies = 1, .forgets = 1, .expiries = 1, .policy = rerun});
     CHECK(c.expiries > 0);
 }
 
 TEST_CASE("simulation: the store's clock jumps, forward and back", "[simulation]") {
-    const auto c = explore("2x3 jumps", {.ops = 3, .jumps = 1, .policy = rerun});
+    const auto c = explore("2 callers, jumps", {.ops = 3, .jumps = 1, .policy = rerun});
     CHECK(c.takeovers > 0);
 }

@@ -456,7 +456,7 @@ accepts() {  # accepts FILE: codecs and size are as asked, the length is the cli
     [[ $(probe -select_streams v:0 -show_entries stream=codec_name,width,height "$1") == \
         h264,640,360 ]] || return 1
     [[ $(probe -select_streams a:0 -show_entries stream=codec_name "$1") == \
-        ${audio:+aac} ]] || return 1
+        "${audio:+aac}" ]] || return 1
     awk -v made="$(probe -show_entries format=duration "$1")" \
         -v wanted="$(probe -show_entries format=duration "$video")" \
         'BEGIN { d = made - wanted; exit !(d < 0.5 && d > -0.5) }'
@@ -475,7 +475,7 @@ check_outputs() {
     check "there are $count output files" \
         test "$(find "$run/data/outputs" -type f | wc -l)" = "$count"
     check "ffprobe accepts all $count: codecs, size, length" test "$good" = "$count"
-    check "nothing temporary was left" test -z "$(ls "$run/data/tmp" "$run/data/spool" | grep mp4)"
+    check "nothing temporary was left" test -z "$(find "$run/data/tmp" "$run/data/spool" -type f)"
 }
 
 # --- all of it ------------------------------------------------------------------------------------

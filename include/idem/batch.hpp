@@ -3,7 +3,9 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
+#include <list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include <idem/claim.hpp>
+#include <idem/detail/fork.hpp>
 #include <idem/running.hpp>
 
 namespace idem::inline v0_1 {
@@ -54,26 +57,29 @@ public:
         const auto begin = LocalClock::now();
         const GuardOptions& options = guard.options();
         for (std::size_t i = 0; i < calls.size(); ++i) {
-            const KeyView key(guard.component(), calls[i].key);
-            validate(key);
+            const KeyView given(guard.component(), calls[i].key);
+            validate(given);
             Item& item = items_[i];
+            const auto [first, fresh] = firsts_.emplace(encode_key(given), i);
+            item.first = first->second;
+            item.request_id = calls[i].request_id;
+            // Refers to nothing of the caller's: a handler may change what it was called with.
             item.call.emplace(Call{.guard = guard,
-                                   .key = key,
+                                   .key = decode_key(first->first).value(),
                                    .fingerprint = calls[i].fingerprint,
                                    .lease = options.lease,
                                    .retention = options.retention,
-                                   .request_id = calls[i].request_id,
+                                   .request_id = item.request_id,
                                    .begin = begin});
-            const auto [first, fresh] = firsts_.emplace(encode_key(key), i);
-            item.first = first->second;
             if (!fresh) continue;
-            item.admission = std::make_unique<Admission>(guard, key.scope);
+            item.admission = std::make_unique<Admission>(guard, item.call->key.scope);
             fresh_.push_back(i);
         }
     }
 
     /// What was claimed and not begun is given back, whatever ended the batch.
     ~Batch() {
+        if (generation_ != process_generation()) return;  // they are the parent's
         for (const std::size_t i : acquired_) {
             Item& item = items_[i];
             if (item.begun || item.claimed.unprotected) continue;
@@ -122,8 +128,8 @@ public:
                     return std::invoke(handler, execution, i);
                 };
                 item.begun = true;
-                return run_entered<V>(*item.call, *item.admission, item.claimed.reply.verify,
-                                      *item.live, *item.execution, one);
+                return run_entered<V>(*item.call, *item.admission, item.claimed.reply, *item.live,
+                                      *item.execution, one);
             });
             item.live->leave();
         }
@@ -134,11 +140,13 @@ public:
     void run_together(Handler& handler) {
         std::vector<std::size_t> ready;
         std::vector<Execution*> executions;
+        RunningTogether here;
         for (const std::size_t i : enter_all()) {
             Item& item = items_[i];
             item.begun = true;
             guarded(i, [&]() -> std::optional<Outcome<V>> {
                 begin_or_refuse(*item.call, *item.admission, *item.live);
+                here.add(item.call->key, item.claimed.reply);
                 if (item.claimed.reply.verify) {
                     if (auto verified = verify<V>(*item.call, *item.live, *item.execution))
                         return verified;
@@ -176,7 +184,25 @@ public:
     }
 
 private:
+    /// What run_together holds while its one handler runs; the last in goes out first.
+    class RunningTogether {
+    public:
+        RunningTogether() = default;
+        ~RunningTogether() {
+            while (!here_.empty()) here_.pop_back();
+        }
+        RunningTogether(const RunningTogether&) = delete;
+        RunningTogether& operator=(const RunningTogether&) = delete;
+        void add(const KeyView& key, const ClaimReply& acquired) {
+            here_.emplace_back(key, acquired);
+        }
+
+    private:
+        std::list<RunningHere> here_{};
+    };
+
     struct Item {
+        std::string request_id{};
         std::optional<Call> call{};
         std::size_t first = 0;
         std::unique_ptr<Admission> admission{};
@@ -206,9 +232,7 @@ private:
                 item.call->tell(trouble.kind == Trouble::Kind::schema ? EventKind::schema_error
                                                                       : EventKind::store_error,
                                 {.detail = trouble.message});
-                item.claimed.unprotected =
-                    trouble.kind == Trouble::Kind::unavailable &&
-                    guard_.options().store_down == StoreDown::run_unprotected;
+                item.claimed.unprotected = may_run_unprotected(guard_, trouble);
                 if (!item.claimed.unprotected) trouble.raise();
             } else if (item.claimed.reply.kind != ClaimKind::acquired) {
                 return answer<V>(*item.call, item.claimed);
@@ -294,6 +318,7 @@ private:
     }
 
     GuardState& guard_;
+    std::uint32_t generation_ = process_generation();
     std::vector<Item> items_;
     std::vector<BatchOutcome<V>> outcomes_;
     std::unordered_map<std::string, std::size_t> firsts_{};

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <optional>
 #include <span>
@@ -88,19 +90,25 @@ private:
     std::size_t at_;
 };
 
-/// The keys whose handlers run on this thread. A handler that calls the guard with its own key
+/// The claims whose handlers run on this thread. A handler that calls the guard with its own key
 /// would wait for itself.
 class RunningHere {
 public:
-    explicit RunningHere(const KeyView& key) noexcept
-        : key_(key), outer_(std::exchange(top(), this)) {}
+    RunningHere(const KeyView& key, const ClaimReply& acquired) noexcept
+        : key_(key),
+          started_(acquired.started),
+          attempt_(acquired.attempt),
+          outer_(std::exchange(top(), this)) {}
     ~RunningHere() { top() = outer_; }
     RunningHere(const RunningHere&) = delete;
     RunningHere& operator=(const RunningHere&) = delete;
 
-    [[nodiscard]] static bool has(const KeyView& key) noexcept {
+    /// Whether a claim that is in progress is one of them, and not somebody else's: the same key
+    /// in another store, or one that has been taken over.
+    [[nodiscard]] static bool has(const KeyView& key, const ClaimReply& met) noexcept {
         for (const RunningHere* at = top(); at != nullptr; at = at->outer_)
-            if (at->key_ == key) return true;
+            if (at->started_ == met.started && at->attempt_ == met.attempt && at->key_ == key)
+                return true;
         return false;
     }
 
@@ -111,6 +119,8 @@ private:
     }
 
     KeyView key_;
+    Instant started_;
+    std::uint32_t attempt_;
     RunningHere* outer_;
 };
 
@@ -153,11 +163,17 @@ struct Claimed {
     bool cancelled = false;
 };
 
-/// One look at the store. @throws UnavailableError unless the guard runs unprotected; SchemaError.
+/// Whether a call may go on without a claim: by choice, and only where the store was not reached.
+/// One that is full was, and knows the other keys still.
+[[nodiscard]] inline bool may_run_unprotected(const GuardState& guard, const Trouble& trouble) {
+    return trouble.kind == Trouble::Kind::unavailable && !trouble.full &&
+           guard.options().store_down == StoreDown::run_unprotected;
+}
+
+/// One look at the store; the reply arrives as new. @throws UnavailableError unless the guard runs
+/// unprotected; SchemaError.
 inline void look(const Call& call, Claimed& claimed) {
     const ClaimRequest request = claim_request(call, claimed.owner);
-    claimed.reply = ClaimReply{};
-    claimed.sent = LocalClock::now();
     try {
         call.guard.claim(std::span(&request, 1), std::span(&claimed.reply, 1));
     } catch (...) {
@@ -170,8 +186,7 @@ inline void look(const Call& call, Claimed& claimed) {
     const bool schema = trouble.kind == Trouble::Kind::schema;
     call.tell(schema ? EventKind::schema_error : EventKind::store_error,
               {.detail = trouble.message});
-    claimed.unprotected = trouble.kind == Trouble::Kind::unavailable &&
-                          call.guard.options().store_down == StoreDown::run_unprotected;
+    claimed.unprotected = may_run_unprotected(call.guard, trouble);
     if (!claimed.unprotected) trouble.raise();
 }
 
@@ -181,10 +196,10 @@ inline void look(const Call& call, Claimed& claimed) {
 [[nodiscard]] inline Claimed claim_or_wait(const Call& call, const std::stop_token& stop) {
     constexpr int stale_max = 3;
     constexpr Duration pause_max = std::chrono::milliseconds{200};
-    Claimed claimed{.owner = new_owner()};
+    Claimed claimed{.owner = new_owner(), .sent = call.begin};
     std::optional<WaitHub::Waiter> waiter;
     Duration pause = std::chrono::milliseconds{2};
-    for (int stale = 0;;) {
+    for (int stale = 0;; claimed.reply = ClaimReply{}, claimed.sent = LocalClock::now()) {
         look(call, claimed);
         if (claimed.unprotected) return claimed;
         if (claimed.reply.kind == ClaimKind::stale) {
@@ -194,7 +209,7 @@ inline void look(const Call& call, Claimed& claimed) {
             continue;
         }
         if (claimed.reply.kind != ClaimKind::in_progress || call.wait <= Duration::zero() ||
-            RunningHere::has(call.key))
+            RunningHere::has(call.key, claimed.reply))
             return claimed;
         if (!waiter) {
             waiter.emplace(Heartbeat::instance().hub(), wait_hash(call.key));
@@ -225,9 +240,9 @@ inline void look(const Call& call, Claimed& claimed) {
     return terms;
 }
 
-/// The details of an answer that is not an acquisition.
-[[nodiscard]] inline OutcomeDetails details_of(const Claimed& claimed) {
-    const ClaimReply& reply = claimed.reply;
+/// The details of an answer that is not an acquisition; its texts are moved out of the reply.
+[[nodiscard]] inline OutcomeDetails details_of(Claimed& claimed) {
+    ClaimReply& reply = claimed.reply;
     OutcomeDetails details;
     switch (reply.kind) {
         case ClaimKind::completed: details.kind = OutcomeKind::replayed; break;
@@ -246,8 +261,8 @@ inline void look(const Call& call, Claimed& claimed) {
     details.fence = reply.fence;
     details.started = reply.started;
     details.completed = reply.completed;
-    details.failure = reply.failure;
-    details.resource = reply.resource;
+    details.failure = std::move(reply.failure);
+    details.resource = std::move(reply.resource);
     return details;
 }
 
@@ -269,13 +284,18 @@ inline void look(const Call& call, Claimed& claimed) {
 /// The outcome of a call that did not get to run: the first answer, or why there is none.
 /// @throws CodecError where the stored result is of another type.
 template <class V>
-[[nodiscard]] Outcome<V> answer(const Call& call, const Claimed& claimed) {
+[[nodiscard]] Outcome<V> answer(const Call& call, Claimed& claimed) {
     using Value = typename Outcome<V>::Value;
     OutcomeDetails details = details_of(claimed);
     std::optional<Value> value;
     if (details.kind == OutcomeKind::replayed && details.result == ResultKind::value) {
         try {
-            value.emplace(decode_result<Value>(claimed.reply.codec, claimed.reply.result));
+            if constexpr (std::same_as<Value, std::string>) {  // its own encoding: not copied
+                if (claimed.reply.codec == codec_id<Value>())
+                    value.emplace(std::move(claimed.reply.result));
+            }
+            if (!value)
+                value.emplace(decode_result<Value>(claimed.reply.codec, claimed.reply.result));
         } catch (const std::exception& e) {
             call.tell(EventKind::schema_error, {.fence = details.fence, .detail = e.what()});
             throw;

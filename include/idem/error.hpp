@@ -94,11 +94,15 @@ struct Trouble {
     Kind kind = Kind::none;
     bool may_have_applied = false;
     std::string message{};
+    bool full = false;  ///< Of `unavailable`: the store was reached, and has no room for a new key.
 
     [[nodiscard]] explicit operator bool() const noexcept { return kind != Kind::none; }
 
     [[nodiscard]] static Trouble unavailable(std::string message, bool may_have_applied) {
         return {Kind::unavailable, may_have_applied, std::move(message)};
+    }
+    [[nodiscard]] static Trouble no_room(std::string message) {
+        return {Kind::unavailable, false, std::move(message), true};
     }
     [[nodiscard]] static Trouble schema(std::string message) {
         return {Kind::schema, false, std::move(message)};

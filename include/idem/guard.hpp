@@ -89,11 +89,12 @@ public:
     [[nodiscard]] auto run(const Key& key, const Fingerprint& fingerprint,
                            const RunOptions& options, Handler&& handler) {
         using V = typename detail::Handled<Handler>::Type;
-        const detail::Call call = make_call(key, fingerprint, options);
+        detail::Call call = make_call(key, fingerprint, options);
         detail::Admission const admission(*state_, call.key.scope);
         auto claimed = detail::claim_or_wait(call, options.stop_token);
         if (!claimed.unprotected && claimed.reply.kind != ClaimKind::acquired)
             return detail::answer<V>(call, claimed);
+        const detail::Kept kept(call);
         return detail::execute<V>(call, admission, claimed, std::forward<Handler>(handler));
     }
     template <detail::handler Handler>

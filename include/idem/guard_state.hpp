@@ -15,6 +15,7 @@
 #include <utility>
 
 #include <idem/detail/fork.hpp>
+#include <idem/detail/no_cancel.hpp>
 #include <idem/detail/random.hpp>
 #include <idem/events.hpp>
 #include <idem/operation.hpp>
@@ -118,6 +119,7 @@ public:
 
 private:
     void tell_observer(EventKind kind, const KeyView& key, Event& event) const noexcept {
+        const NoCancel shield;
         try {
             const std::string hash = key.id.empty() ? std::string() : key_hash(key);
             event.kind = kind;

@@ -91,11 +91,6 @@ template <class V>
 [[nodiscard]] Outcome<V> record_value(const Call& call, LiveClaim& claim,
                                       const Execution& execution,
                                       typename Outcome<V>::Value value) {
-    if (claim.terms().unprotected) {
-        call.tell(EventKind::ran_unprotected);
-        return Outcome<V>(executed_details(claim, execution, {UnrecordedReason::unprotected}),
-                          std::move(value));
-    }
     const auto encoded = encode_result(value, call.guard.options().result_bytes_max);
     const Settled settled = record(call, claim, execution, encoded);
     return Outcome<V>(executed_details(claim, execution, settled), std::move(value));
@@ -124,10 +119,11 @@ template <class V, class Returned>
 }
 
 /// The effect has happened: should the user's own code (a move, `idem_failure`) throw now, the
-/// record is held. That never demotes a result which is recorded already.
+/// record is held. That never demotes a result which is recorded already. Taken by reference, for
+/// the first move may throw too.
 template <class V, class Returned>
 [[nodiscard]] Outcome<V> settle_or_hold(const Call& call, LiveClaim& claim,
-                                        const Execution& execution, Returned returned) {
+                                        const Execution& execution, Returned&& returned) {
     try {
         return settle_returned<V>(call, claim, execution, std::move(returned));
     } catch (...) {
@@ -222,11 +218,12 @@ inline void begin_or_refuse(const Call& call, const Admission& admission, LiveCl
 
 /// Runs the handler under a claim that is entered, and settles what comes of it.
 template <class V, class Handler>
-[[nodiscard]] Outcome<V> run_entered(const Call& call, const Admission& admission, bool must_verify,
-                                     LiveClaim& live, Execution& execution, Handler&& handler) {
+[[nodiscard]] Outcome<V> run_entered(const Call& call, const Admission& admission,
+                                     const ClaimReply& acquired, LiveClaim& live,
+                                     Execution& execution, Handler&& handler) {
     begin_or_refuse(call, admission, live);
-    const RunningHere here(call.key);
-    if (must_verify) {
+    const RunningHere here(call.key, acquired);
+    if (acquired.verify) {
         if (auto verified = verify<V>(call, live, execution)) return *std::move(verified);
     }
     // The value is made in place: a result type need not be movable twice, nor default-made.
@@ -251,7 +248,7 @@ template <class V, class Handler>
     hold(call, claimed, [&] { live.emplace(call.guard, terms_of(call, claimed)); });
     Execution execution(*live, claimed.reply.attempt, claimed.reply.takeover,
                         std::move(claimed.reply.checkpoint), std::move(claimed.reply.resource));
-    return run_entered<V>(call, admission, claimed.reply.verify, *live, execution,
+    return run_entered<V>(call, admission, claimed.reply, *live, execution,
                           std::forward<Handler>(handler));
 }
 

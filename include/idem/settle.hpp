@@ -1,6 +1,7 @@
 #ifndef IDEM_SETTLE_HPP
 #define IDEM_SETTLE_HPP
 
+#include <array>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include <utility>
 
 #include <idem/codec.hpp>
+#include <idem/detail/no_cancel.hpp>
 #include <idem/execution.hpp>
 #include <idem/failure.hpp>
 #include <idem/heartbeat.hpp>
@@ -86,19 +88,25 @@ template <class E>
 }
 
 /// A returned value that is no result: the error of an expected-like type, or what the type's own
-/// `idem_failure(const T&)` (found by ADL) says.
+/// `idem_failure(const T&)` (found by ADL) says. An error is never taken for a value: one without
+/// a class is retryable.
 template <class R>
 [[nodiscard]] std::optional<Failure> failure_in(const R& result) {
+    std::optional<Failure> failure;
     if constexpr (requires {
                       { idem_failure(result) } -> std::convertible_to<std::optional<Failure>>;
                   }) {
-        return idem_failure(result);
+        failure = idem_failure(result);
     } else if constexpr (expected_like<R>) {
-        if (result.has_value()) return std::nullopt;
-        return failure_from_error(result.error());
-    } else {
-        return std::nullopt;
+        if (!result.has_value()) failure = failure_from_error(result.error());
     }
+    if constexpr (expected_like<R>) {
+        if (!result.has_value()) {
+            if (!failure) failure.emplace();
+            if (failure->kind == FailureClass::none) failure->kind = FailureClass::retryable;
+        }
+    }
+    return failure;
 }
 
 // --- how it gets into the store -----------------------------------------------------------------
@@ -128,6 +136,27 @@ struct Call {
     }
 };
 
+/// What a call refers to, kept while it runs: a handler may change or destroy the key that it was
+/// called with, and it is the claimed one that must be settled.
+class Kept {
+public:
+    explicit Kept(Call& call) : request_id_(call.request_id) {
+        char* at = bytes_.data();
+        for (auto* part : {&call.key.scope, &call.key.id, &call.key.tenant}) {
+            const auto size = part->copy(at, KeyView::part_bytes_max);
+            *part = {at, size};
+            at += size;
+        }
+        call.request_id = request_id_;
+    }
+    Kept(const Kept&) = delete;
+    Kept& operator=(const Kept&) = delete;
+
+private:
+    std::array<char, 3 * KeyView::part_bytes_max> bytes_;  // cheaper than three allocations
+    std::string request_id_;
+};
+
 struct Settled {
     UnrecordedReason unrecorded = UnrecordedReason::none;
     LostReason lost = LostReason::none;
@@ -149,6 +178,7 @@ struct Settled {
 }
 
 [[nodiscard]] inline FinishReply send(GuardState& guard, const FinishRequest& request) noexcept {
+    const NoCancel shield;
     FinishReply reply;
     try {
         guard.finish(std::span(&request, 1), std::span(&reply, 1));
@@ -212,7 +242,9 @@ inline void roll_back(const Call& call, LiveClaim& claim, const Execution* execu
                       const Failure& failure, bool counted = true) noexcept {
     if (claim.inherited()) return;
     if (claim.terms().unprotected) {
-        call.tell(EventKind::ran_unprotected, {.failure = failure.kind, .detail = failure.message});
+        if (execution != nullptr)
+            call.tell(EventKind::ran_unprotected,
+                      {.failure = failure.kind, .detail = failure.message});
         return;
     }
     try {
@@ -268,9 +300,14 @@ template <codable V>
     return out;
 }
 
-/// Records what has happened, with its result. The event says how that is known.
+/// Records what has happened, with its result; the event says how that is known. Without a claim
+/// it only says that the handler ran.
 [[nodiscard]] inline Settled record(const Call& call, LiveClaim& claim, const Execution& execution,
                                     const Encoded& encoded, EventKind how = EventKind::executed) {
+    if (claim.terms().unprotected) {
+        call.tell(EventKind::ran_unprotected);
+        return {UnrecordedReason::unprotected, LostReason::none, State::running, {}};
+    }
     FinishRequest request = finish_request(call, claim, FinishKind::complete);
     request.result_kind = encoded.kind;
     request.codec = encoded.codec;

@@ -17,8 +17,8 @@ namespace idem::inline v0_1 {
 ///     any thread at once.
 ///  2. Atomic: each item is one atomic step on one key, decided as `protocol.hpp` decides it, by
 ///     the store's own clock. Of any number of concurrent claims of a key one is acquired.
-///  3. Batches: replies have the size of requests and answer them by position. The same key twice
-///     in a batch acts as if sent one after the other, first to last.
+///  3. Batches: replies have the size of requests, arrive default-constructed, and answer by
+///     position. The same key twice in a batch acts as if sent one after the other.
 ///  4. Trouble: what could not be done is in the item's `trouble` and harms no other item. An
 ///     operation throws only `std::bad_alloc`. With `may_have_applied` false nothing was written.
 ///  5. Retry: the same request again, after its answer was lost, answers as the first did.

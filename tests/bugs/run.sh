@@ -7,7 +7,9 @@
 #   broken: what is wrong, in one line
 #   promise: what it breaks
 #   test: the source below tests/ that must notice, built alone into a small program
-#   simulation: "trace" where the simulation of the protocol must notice too; else why it cannot
+#   case: (optional) a pattern of test cases, where the others would only take time
+#   simulation: "trace" where the simulation of the protocol must break a promise too, with the
+#      steps that lead there, among one operation fewer than it usually has; else why it cannot
 #   file: the file below the root that is changed, by blocks of
 #   <<<<<<<
 #   text that is there exactly once
@@ -25,8 +27,9 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 bugs=$root/tests/bugs
 out=$root/build/bugs
 jobs=${JOBS:-2}
-seconds_max=120
 simulation=simulation/protocol.cpp
+export IDEM_SIMULATION_BOUND=${IDEM_SIMULATION_BOUND:--1}
+export IDEM_SIMULATION_BOUND=-1  # one operation less: seconds for each fault instead of minutes
 families=(words protocol memory guard)
 
 die() { printf 'tests/bugs/run.sh: %s\n' "$*" >&2 && exit 2; }
@@ -87,16 +90,26 @@ if command -v pkg-config >/dev/null && pkg-config --exists catch2 2>/dev/null; t
     read -r -a catch <<<"$(pkg-config --libs catch2)" && libraries+=("${catch[@]}")
 fi
 
-# Compiles tests/$1 against the headers in $2 into the program $3. Catch2 is parsed once.
+# Compiles tests/$1 against the headers in $2 into the program $3. Catch2 is parsed once, unless
+# the program is better optimised: the simulation goes through millions of states.
 build() {
-    "$compiler" "${flags[@]}" -I"$out/common" -include prefix.hpp -I"$2" -I"$root/tests" \
+    local options=("${flags[@]}")
+    if [[ $1 == "$simulation" ]]; then options+=(-O2); fi
+    "$compiler" "${options[@]}" -I"$out/common" -include prefix.hpp -I"$2" -I"$root/tests" \
         -c "$root/tests/$1" -o "$3.o" &&
         "$compiler" -pthread "$3.o" "$out/common/main.o" "${libraries[@]}" -o "$3" &&
         rm -f "$3.o"
 }
 
 build_common() {
+    local stamp="$("$compiler" --version | head -1) ${flags[*]}"
     mkdir -p "$out/common"
+    if [[ -f $out/common/stamp && $(<"$out/common/stamp") == "$stamp" &&
+        ! $root/tests/main.cpp -nt $out/common/stamp &&
+        ! $root/tests/support/catch.hpp -nt $out/common/stamp && ! $0 -nt $out/common/stamp ]]; then
+        return
+    fi
+    rm -f "$out/common/stamp"
     printf '#include %s\n' '"support/catch.hpp"' '<algorithm>' '<array>' '<atomic>' '<chrono>' \
         '<condition_variable>' '<functional>' '<map>' '<memory>' '<mutex>' '<optional>' \
         '<random>' '<span>' '<sstream>' '<stop_token>' '<string>' '<thread>' '<tuple>' \
@@ -105,11 +118,14 @@ build_common() {
         -o "$out/common/prefix.hpp.gch" &
     "$compiler" "${flags[@]}" -I"$root/tests" -c "$root/tests/main.cpp" -o "$out/common/main.o"
     wait $!
+    printf '%s' "$stamp" >"$out/common/stamp"
 }
 
-# Runs the program $1 into the log $2. Bounded in time and memory: a fault may loop.
+# Runs the program $1 into the log $2, with more arguments if any. Bounded: a fault may loop.
 run() {
-    (ulimit -v 8000000 -c 0 && exec timeout -k 5 "$seconds_max" "$1" --abort) >"$2" 2>&1
+    local program=$1 log=$2
+    shift 2
+    (ulimit -v 12000000 -c 0 -t 120 && exec timeout -k 5 300 "$program" --abort "$@") >"$log" 2>&1
 }
 
 clean_of() {
@@ -132,30 +148,37 @@ check_clean() {
 }
 
 # --- one fault ------------------------------------------------------------------------------------
-# Changes the copy of the tree in $2 as the fault $1 says; says what does not apply.
+# Changes the copy of the tree in $2, if any, as the fault $1 says; prints what does not apply.
 apply_blocks() {
-    local line file='' part='' old='' new='' text rest blocks=0
-    while IFS= read -r line || [[ -n $line ]]; do
-        case $part:$line in
-            :'file: '*) file=${line#file: } ;;
-            :'<<<<<<<') part=old old='' new='' ;;
-            old:'=======') part=new ;;
-            new:'>>>>>>>')
-                part=''
-                [[ -f $2/$file ]] || { printf 'there is no %s' "$file" && return 1; }
-                text=$(<"$2/$file")$'\n'
-                rest=${text#*"$old"}
-                [[ -n $old && $rest != "$text" ]] ||
-                    { printf 'its text is not in %s' "$file" && return 1; }
-                [[ ${rest#*"$old"} == "$rest" ]] ||
-                    { printf 'its text is more than once in %s' "$file" && return 1; }
-                printf '%s' "${text%%"$old"*}$new$rest" >"$2/$file"
-                blocks=$((blocks + 1)) ;;
-            old:*) old+=$line$'\n' ;;
-            new:*) new+=$line$'\n' ;;
-        esac
-    done <"$bugs/$1.txt"
-    [[ -z $part && $blocks -gt 0 ]] || { printf 'it has no block, or an open one' && return 1; }
+    awk -v root="$root" -v tree="${2:-}" '
+        function fail(why) { printf "%s", why; failed = 1; exit 1 }
+        function content(path,    text, line, got) {
+            while ((got = (getline line < path)) > 0) text = text line "\n"
+            if (got < 0) fail("there is no " file)
+            close(path)
+            return text
+        }
+        function apply(    text, at, rest) {
+            if (!(file in texts)) texts[file] = content(root "/" file)
+            text = texts[file]
+            at = old == "" ? 0 : index(text, old)
+            if (at == 0) fail("its text is not in " file)
+            rest = substr(text, at + length(old))
+            if (index(rest, old) > 0) fail("its text is more than once in " file)
+            texts[file] = substr(text, 1, at - 1) new rest
+            ++blocks
+        }
+        part == "" && /^file: / { file = substr($0, 7); next }
+        part == "" && $0 == "<<<<<<<" { part = "old"; old = new = ""; next }
+        part == "old" && $0 == "=======" { part = "new"; next }
+        part == "new" && $0 == ">>>>>>>" { part = ""; apply(); next }
+        part == "old" { old = old $0 "\n" }
+        part == "new" { new = new $0 "\n" }
+        END {
+            if (failed) exit 1
+            if (part != "" || blocks == 0) { printf "it has no block, or an open one"; exit 1 }
+            if (tree != "") for (file in texts) printf "%s", texts[file] > (tree "/" file)
+        }' "$bugs/$1.txt"
 }
 
 # The test case that failed first, from the log of Catch2.
@@ -165,15 +188,25 @@ test_case_in() {
          END { print name }' "$1"
 }
 
-# Prints how the program of test $1 took the fault in $2; false where it passed.
+# The promise that the simulation saw broken, from the log of Catch2.
+violation_in() {
+    grep -q '^  CHECK( violation.empty() )$' "$1" || return 0
+    sed -n '/^with message:$/{n;s/^ *//;p;q;}' "$1"
+}
+
+# Prints how the program $3 of test $1 took the fault in $2; false where it passed.
 how_caught() {
-    local log=$2/$3.log status=0
-    run "$2/$3" "$log" || status=$?
+    local log=$2/$3.log status=0 name
+    run "$2/$3" "$log" "${@:4}" || status=$?
+    if [[ $1 == "$simulation" ]]; then
+        name=$(violation_in "$log")
+        [[ -n $name ]] && printf 'simulation: %s' "$name"
+        return
+    fi
     case $status in
         0) return 1 ;;
-        124 | 137) printf 'timed out (%s)' "$1" ;;
+        124 | 137 | 152) printf 'timed out (%s)' "$1" ;;
         *)
-            local name
             name=$(test_case_in "$log")
             if [[ $status -ge 128 ]]; then printf 'crashed: '; fi
             printf '%s (%s)' "${name:-exit status $status}" "$1" ;;
@@ -181,10 +214,10 @@ how_caught() {
 }
 
 try_fault() {
-    local name=$1 tree=$out/faults/${1/\//.} test trace why
+    local name=$1 tree=$out/faults/${1/\//.} test trace only why
     rm -rf "$tree" && mkdir -p "$tree"
     cp -r "$root/include" "$tree/"
-    test=$(header "$name" test) trace=$(header "$name" simulation)
+    test=$(header "$name" test) trace=$(header "$name" simulation) only=$(header "$name" case)
     if ! why=$(apply_blocks "$name" "$tree"); then
         printf 'ERROR       %s does not apply: %s\n' "$name" "$why"
         return 2
@@ -192,12 +225,13 @@ try_fault() {
     local programs=("$test") program caught=() missed=() how
     [[ $trace == trace ]] && programs+=("$simulation")
     for program in "${programs[@]}"; do
-        local exe=${program//\//.}
+        local exe=${program//\//.} cases=()
+        [[ -n $only && $program == "$test" ]] && cases=("$only")
         if ! build "$program" "$tree/include" "$tree/$exe" >"$tree/$exe.log" 2>&1; then
             printf 'ERROR       %s does not compile: %s\n' "$name" "$tree/$exe.log"
             return 2
         fi
-        if how=$(how_caught "$program" "$tree" "$exe"); then
+        if how=$(how_caught "$program" "$tree" "$exe" "${cases[@]}"); then
             caught+=("$how")
         else
             missed+=("$program")
@@ -209,7 +243,8 @@ try_fault() {
             "$(header "$name" broken)"
         return 1
     fi
-    printf 'caught      %-36s %s\n' "$name" "$(printf '%s; ' "${caught[@]}")"
+    how=$(printf '; %s' "${caught[@]}")
+    printf 'caught      %-40s %s\n' "$name" "${how:2}"
     rm -rf "$tree"
 }
 
@@ -231,6 +266,18 @@ each() {
 }
 
 mkdir -p "$out/clean" "$out/faults"
+exec 9>"$out/lock"
+flock 9  # two runs at once would build over each other
+
+# All of them, chosen or not, must still apply: a change of the library moves its faults along.
+for name in "${all[@]}"; do
+    if ! why=$(apply_blocks "$name"); then
+        printf 'ERROR       %s does not apply: %s\n' "$name" "$why"
+        failed=$((failed + 1))
+    fi
+done
+[[ $failed -eq 0 ]] || exit 1
+
 build_common
 declare -A tests=()
 for name in "${chosen[@]}"; do

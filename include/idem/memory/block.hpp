@@ -2,7 +2,6 @@
 #define IDEM_MEMORY_BLOCK_HPP
 
 #include <array>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -34,7 +33,7 @@ struct Parts {
     }
 };
 
-/// One record in one allocation: this head, then the encoded key, the digest of the fingerprint,
+/// One record in one allocation: this head, then the encoded key, the fingerprint,
 /// the instants that need a word of their own, the extras, and the result with room behind it.
 ///
 /// A first acquisition begins with fence, `created` and `started` all equal: the two instants are
@@ -59,12 +58,11 @@ struct Block {
     std::uint8_t flags;
     std::uint8_t words;
     std::uint8_t codec_version;
-    std::uint8_t algorithm;  ///< Of the fingerprint; 0: there is none.
+    std::uint8_t unused;
 
     static constexpr std::uint8_t token = 1, bound = 2, verify = 4, takeover = 8;
     static constexpr std::uint8_t created_word = 1, started_word = 2, validity_word = 4;
-    static constexpr std::uint8_t never_started = 8, has_extras = 16;
-    static constexpr std::size_t digest_size = Fingerprint::size - 1;
+    static constexpr std::uint8_t never_started = 8, has_extras = 16, has_fingerprint = 32;
 
     [[nodiscard]] const char* bytes() const noexcept {
         return reinterpret_cast<const char*>(this) + sizeof(Block);
@@ -77,26 +75,21 @@ struct Block {
     [[nodiscard]] Parts parts() const noexcept;
 
     /// Where the extras begin, counted from `bytes`.
-    [[nodiscard]] std::size_t extras_at() const noexcept {
-        return key_size + meta_size(algorithm, words);
-    }
+    [[nodiscard]] std::size_t extras_at() const noexcept { return key_size + meta_size(words); }
 
     /// All but the key. `record` has to fit; a part that lies in this block has to stay where it
     /// is.
     void write(const RecordHeader& record, const Parts& parts) noexcept;
 
     [[nodiscard]] static std::uint8_t words_of(const RecordHeader& record) noexcept;
-    [[nodiscard]] static std::size_t meta_size(std::uint8_t algorithm,
-                                               std::uint8_t words) noexcept {
-        const auto own =
-            static_cast<std::uint8_t>(words & (created_word | started_word | validity_word));
-        return (algorithm != 0 ? digest_size : 0) +
-               sizeof(std::int64_t) * static_cast<std::size_t>(std::popcount(own));
-    }
     /// Bytes behind the key and before the extras.
+    [[nodiscard]] static std::size_t meta_size(std::uint8_t words) noexcept {
+        const auto has = [&](std::uint8_t word) { return (words & word) != 0 ? 1U : 0U; };
+        return has(has_fingerprint) * Fingerprint::size +
+               (has(created_word) + has(started_word) + has(validity_word)) * sizeof(std::int64_t);
+    }
     [[nodiscard]] static std::size_t meta_size(const RecordHeader& record) noexcept {
-        return meta_size(static_cast<std::uint8_t>(record.fingerprint.algorithm()),
-                         words_of(record));
+        return meta_size(words_of(record));
     }
     [[nodiscard]] static std::size_t size_of(std::size_t key_size, const RecordHeader& record,
                                              const Parts& parts) noexcept {
@@ -188,42 +181,48 @@ inline std::uint8_t Block::words_of(const RecordHeader& record) noexcept {
     if (differs(record.started))
         words |= record.started == Instant{} ? never_started : started_word;
     if (record.validity_end != Instant{}) words |= validity_word;
+    if (record.fingerprint.present()) words |= has_fingerprint;
     return static_cast<std::uint8_t>(words);
 }
 
+/// Every field in one initialiser: a header that is zeroed first and copied afterwards would take
+/// longer than all the rest of a lookup.
 inline RecordHeader Block::header() const noexcept {
     using detail::instant;
-    RecordHeader out;
-    out.state = static_cast<State>(detail::low(state_result));
-    out.result = static_cast<ResultKind>(detail::high(state_result));
-    out.token = (flags & token) != 0;
-    out.bound = (flags & bound) != 0;
-    out.verify = (flags & verify) != 0;
-    out.takeover = (flags & takeover) != 0;
-    out.policy = {static_cast<Orphan>(detail::low(orphan_failure)), max_attempts, max_crashes};
-    out.failure = static_cast<FailureClass>(detail::high(orphan_failure));
-    out.codec = {codec_tag, codec_version};
-    out.attempt = attempt;
-    out.crashes = crashes;
-    out.fence = fence;
-    out.owner.bytes = owner;
+    const auto flag = [this](std::uint8_t bit) { return (flags & bit) != 0; };
     const char* at = bytes() + key_size;
-    if (algorithm != 0) {
-        std::array<char, Fingerprint::size> stored;
-        stored[0] = static_cast<char>(algorithm);
-        std::memcpy(stored.data() + 1, at, digest_size);
-        at += digest_size;
-        out.fingerprint = *Fingerprint::from_stored({stored.data(), stored.size()});
-    }
-    out.created = out.started = instant(static_cast<std::int64_t>(fence));
-    if ((words & created_word) != 0) out.created = instant(detail::take<std::int64_t>(at));
-    if ((words & started_word) != 0) out.started = instant(detail::take<std::int64_t>(at));
-    if ((words & never_started) != 0) out.started = Instant{};
-    if ((words & validity_word) != 0) out.validity_end = instant(detail::take<std::int64_t>(at));
-    out.completed = instant(completed);
-    out.lease_end = instant(lease_end);
-    out.retention_end = instant(retention_end);
-    return out;
+    const char* const stored = at;
+    if ((words & has_fingerprint) != 0) at += Fingerprint::size;
+    const auto own = [&](std::uint8_t word, std::uint64_t otherwise) {
+        const bool is_own = (words & word) != 0;
+        return instant(is_own ? detail::take<std::int64_t>(at)
+                              : static_cast<std::int64_t>(otherwise));
+    };
+    const Instant made = own(created_word, fence);
+    const Instant begun = own(started_word, (words & never_started) != 0 ? 0 : fence);
+    const Instant valid = own(validity_word, 0);
+    return {.state = static_cast<State>(detail::low(state_result)),
+            .token = flag(token),
+            .bound = flag(bound),
+            .verify = flag(verify),
+            .takeover = flag(takeover),
+            .policy = {static_cast<Orphan>(detail::low(orphan_failure)), max_attempts, max_crashes},
+            .result = static_cast<ResultKind>(detail::high(state_result)),
+            .codec = {codec_tag, codec_version},
+            .failure = static_cast<FailureClass>(detail::high(orphan_failure)),
+            .attempt = attempt,
+            .crashes = crashes,
+            .fence = fence,
+            .owner = {owner},
+            .fingerprint = (words & has_fingerprint) != 0
+                               ? *Fingerprint::from_stored({stored, Fingerprint::size})
+                               : Fingerprint{},
+            .created = made,
+            .started = begun,
+            .completed = instant(completed),
+            .lease_end = instant(lease_end),
+            .retention_end = instant(retention_end),
+            .validity_end = valid};
 }
 
 inline Parts Block::parts() const noexcept {
@@ -267,10 +266,9 @@ inline void Block::write(const RecordHeader& record, const Parts& parts) noexcep
         static_cast<std::uint8_t>(flag(record.token, token) | flag(record.bound, bound) |
                                   flag(record.verify, verify) | flag(record.takeover, takeover));
     words = static_cast<std::uint8_t>(words_of(record) | flag(extras, has_extras));
-    algorithm = static_cast<std::uint8_t>(record.fingerprint.algorithm());
 
     detail::Pen pen(bytes() + key_size);
-    if (algorithm != 0) pen.put(record.fingerprint.digest());
+    pen.put(record.fingerprint.stored());
     if ((words & created_word) != 0) pen.word(micros(record.created));
     if ((words & started_word) != 0) pen.word(micros(record.started));
     if ((words & validity_word) != 0) pen.word(micros(record.validity_end));

@@ -33,7 +33,7 @@ public:
         each(requests, replies, [](Place& place, const ClaimRequest& request, ClaimReply& reply) {
             const auto answer = protocol::claim(place.found(), request, place.now());
             const Put put = place.put(answer.record, answer.change, {}, false);
-            if (put == Put::done) reply = protocol::reply_to(answer, place.parts());
+            if (put == Put::done) protocol::fill_reply(reply, answer, place.parts());
             return put;
         });
     }
@@ -41,9 +41,7 @@ public:
     void finish(std::span<const FinishRequest> requests, std::span<FinishReply> replies) {
         each(requests, replies, [](Place& place, const FinishRequest& request, FinishReply& reply) {
             const auto answer = protocol::finish(place.found(), request, place.now());
-            reply.lost = answer.lost;
-            reply.reason = answer.reason;
-            reply.state = after(answer);
+            reply = {answer.lost, answer.reason, after(answer), {}};
             return place.put(answer.record, answer.change,
                              {request.result, request.failure_code, request.failure_message,
                               request.checkpoint.value_or(""), request.resource.value_or("")},
@@ -54,9 +52,7 @@ public:
     void renew(std::span<const RenewRequest> requests, std::span<RenewReply> replies) {
         each(requests, replies, [](Place& place, const RenewRequest& request, RenewReply& reply) {
             const auto answer = protocol::renew(place.found(), request, place.now());
-            reply.lost = answer.lost;
-            reply.reason = answer.reason;
-            reply.lease_left = answer.lease_left;
+            reply = {answer.lost, answer.reason, answer.lease_left, {}};
             return place.put(
                 answer.record, answer.change,
                 {{}, {}, {}, request.checkpoint.value_or(""), request.resource.value_or("")}, true);
@@ -67,7 +63,7 @@ public:
         each(requests, replies, [](Place& place, const IssueRequest& request, IssueReply& reply) {
             const auto answer = protocol::issue(place.found(), request, place.now());
             const Put put = place.put(answer.record, answer.change, {}, false);
-            reply.issued = answer.done && put == Put::done;
+            reply = {answer.done && put == Put::done, {}};
             return put;
         });
     }
@@ -77,8 +73,7 @@ public:
             const auto answer = protocol::resolve(place.found(), request, place.now());
             const Put put =
                 place.put(answer.record, answer.change, {request.result, {}, {}, {}, {}}, false);
-            r.resolved = answer.done && put == Put::done;
-            r.state = after(answer);
+            r = {answer.done && put == Put::done, after(answer), {}};
             return put;
         });
     }
@@ -87,8 +82,7 @@ public:
         each(requests, replies, [](Place& place, const ReapRequest& request, ReapReply& reply) {
             const auto answer = protocol::reap(place.found(), request, place.now());
             const Put put = place.put(answer.record, answer.change, {}, false);
-            reply.reaped = answer.done && put == Put::done;
-            reply.state = after(answer);
+            reply = {answer.done && put == Put::done, after(answer), {}};
             return put;
         });
     }
@@ -96,7 +90,7 @@ public:
     void forget(std::span<const ForgetRequest> requests, std::span<ForgetReply> replies) {
         each(requests, replies, [](Place& place, const ForgetRequest& request, ForgetReply& reply) {
             const auto answer = protocol::forget(place.found(), request, place.now());
-            reply.existed = answer.done;
+            reply = {answer.done, {}};
             return place.put(answer.record, answer.change, {}, true);
         });
     }
@@ -104,9 +98,9 @@ public:
     void find(std::span<const KeyView> keys, std::span<FindReply> replies) {
         const Instant called = state_->called();
         for (std::size_t i = 0; i < keys.size(); ++i) {
+            const std::uint64_t hash = state_->approach(keys[i]);
             replies[i] = {{}, state_->refusal(keys[i])};
             if (replies[i].trouble) continue;
-            const std::uint64_t hash = state_->hash(keys[i]);
             memory::Shard& shard = state_->shard_of(hash);
             const std::lock_guard lock(shard.mutex);
             const Instant now = state_->now(shard, called);
@@ -152,22 +146,24 @@ private:
     /// what is past its retention had to go first.
     template <class Request, class Reply, class Decide>
     void each(std::span<const Request> requests, std::span<Reply> replies, Decide decide) {
+        if (requests.empty()) return;
         memory::State& state = *state_;
+        std::uint64_t next = state.approach(requests[0].key);
         const Instant called = state.called();
         for (std::size_t i = 0; i < requests.size(); ++i) {
             const KeyView& key = requests[i].key;
-            replies[i] = Reply{};
+            const std::uint64_t hash = next;
+            if (i + 1 < requests.size()) next = state.approach(requests[i + 1].key);
             if (state.forked() || !memory::State::fits(key)) {
                 replies[i].trouble = state.refusal(key);
                 continue;
             }
-            const std::uint64_t hash = state.hash(key);
             memory::Shard& shard = state.shard_of(hash);
             const auto attempt = [&](bool last) {
                 const std::lock_guard lock(shard.mutex);
                 const Instant now = state.now(shard, called);
                 if (shard.due(state.limits(), now))
-                    shard.sweep(state.limits(), now, memory::State::looks_per_call, 1);
+                    shard.sweep(state.limits(), now, memory::State::looks_per_call, 2);
                 Place place(state, shard, key, hash, now, last);
                 return decide(place, requests[i], replies[i]);
             };
@@ -177,9 +173,10 @@ private:
                 put = attempt(true);
             }
             if (put == Put::done) continue;
-            replies[i].trouble = Trouble::unavailable(
-                put == Put::full ? "the MemoryStore is full" : "the MemoryStore got no memory",
-                false);
+            replies[i] = Reply{};
+            replies[i].trouble = Trouble::no_room(put == Put::full
+                                                      ? "the MemoryStore is full"
+                                                      : "the MemoryStore got no memory");
         }
     }
 

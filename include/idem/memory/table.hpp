@@ -2,6 +2,7 @@
 #define IDEM_MEMORY_TABLE_HPP
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -35,11 +36,15 @@ public:
 
     [[nodiscard]] std::size_t count() const noexcept { return count_; }
     [[nodiscard]] std::size_t bytes() const noexcept { return (size_ + 1) * sizeof(Slot); }
-    [[nodiscard]] Slot* end() noexcept { return slots_ + size_; }
+    [[nodiscard]] Slot* end() noexcept { return slots() + size_; }
     /// Whether no slot from here on holds anything. Beyond the last home there are no gaps.
     [[nodiscard]] bool at_end(const Slot* at) const noexcept {
-        return at->block == nullptr && at >= slots_ + capacity_;
+        return at->block == nullptr && at >= slots() + capacity();
     }
+
+    /// Fetches a key's slot into the cache, without the lock: it may look at the wrong place, and
+    /// then helps nobody.
+    void prefetch(std::uint32_t hash) const noexcept { __builtin_prefetch(slots() + home(hash)); }
 
     [[nodiscard]] Slot* find(std::uint32_t hash, const KeyView& key) noexcept {
         if (count_ == 0) return nullptr;
@@ -52,7 +57,7 @@ public:
     /// The first slot, empty or not, behind which nothing of a smaller hash stands. Not for a table
     /// without a record, like all that follows.
     [[nodiscard]] Slot* first(std::uint32_t hash) noexcept {
-        Slot* at = slots_ + home(hash);
+        Slot* at = slots() + home(hash);
         while (at->block != nullptr && at->hash < hash) ++at;
         return at;
     }
@@ -65,14 +70,14 @@ public:
     /// A hash with which `first` leads to this slot again. Not for the end.
     [[nodiscard]] std::uint32_t hash_at(const Slot* at) const noexcept {
         if (at->block != nullptr) return at->hash;
-        const auto place = static_cast<std::uint64_t>(at - slots_);
-        return static_cast<std::uint32_t>(((place << 32U) + capacity_ - 1) / capacity_);
+        const auto place = static_cast<std::uint64_t>(at - slots());
+        return static_cast<std::uint32_t>(((place << 32U) + capacity() - 1) / capacity());
     }
 
     /// Null, and nothing has changed, where there is no memory. The key must not be there yet.
     [[nodiscard]] Slot* insert(const Slot& slot) noexcept {
-        if ((count_ + 1) * 8 > capacity_ * 7 &&
-            !rebuild(std::max(capacity_ + capacity_ / 2, least)))
+        if ((count_ + 1) * 8 > capacity() * 7 &&
+            !rebuild(std::max(capacity() + capacity() / 2, least)))
             return nullptr;
         for (;;) {
             Slot* const at = after(slot.hash, slot.block->key());
@@ -84,14 +89,14 @@ public:
                 ++count_;
                 return at;
             }
-            if (!rebuild(capacity_, 2 * (size_ - capacity_))) return nullptr;
+            if (!rebuild(capacity(), 2 * (size_ - capacity()))) return nullptr;
         }
     }
 
     /// The slot that follows, if any, then stands in its place.
     void erase(Slot* at) noexcept {
         Slot* next = at + 1;
-        while (next->block != nullptr && slots_ + home(next->hash) < next) ++next;
+        while (next->block != nullptr && slots() + home(next->hash) < next) ++next;
         std::memmove(at, at + 1, static_cast<std::size_t>(next - at - 1) * sizeof(Slot));
         next[-1] = Slot{};
         --count_;
@@ -100,68 +105,77 @@ public:
     /// Room for so many without growing; false where there is no memory.
     [[nodiscard]] bool reserve(std::size_t count) noexcept {
         const std::size_t wanted = count + count / 7 + least;
-        return wanted <= capacity_ || rebuild(wanted);
+        return wanted <= capacity() || rebuild(wanted);
     }
     /// Gives memory back, down to room for `kept`. Does nothing where there is no memory to do so.
     void shrink(std::size_t kept) noexcept {
         const std::size_t wanted = std::max(count_, kept) + std::max(count_, kept) / 2 + least;
         if (count_ == 0 && kept == 0) {
             clear();
-        } else if (wanted < capacity_ / 2) {
+        } else if (wanted < capacity() / 2) {
             (void)rebuild(wanted);
         }
     }
 
     /// Forgets its memory without freeing it: it may be half-way through a change.
     void abandon() noexcept {
-        slots_ = nullptr;
-        clear();
+        set(nullptr, 0, 0);
+        count_ = 0;
     }
 
 private:
     static constexpr std::size_t least = 8;
 
     [[nodiscard]] std::size_t home(std::uint32_t hash) const noexcept {
-        return static_cast<std::size_t>(hash * static_cast<std::uint64_t>(capacity_) >> 32U);
+        return static_cast<std::size_t>(hash * static_cast<std::uint64_t>(capacity()) >> 32U);
     }
 
     void clear() noexcept {
-        ::operator delete(slots_);
-        slots_ = nullptr;
-        capacity_ = size_ = count_ = 0;
+        ::operator delete(slots());
+        set(nullptr, 0, 0);
+        count_ = 0;
     }
 
     /// A tail takes what is pushed beyond the last home; one more slot is always empty and ends
     /// every walk.
-    [[nodiscard]] bool rebuild(std::size_t capacity, std::size_t tail = 0) noexcept {
-        for (tail = std::max(tail, std::min<std::size_t>(least + capacity / 16, 64));; tail *= 2) {
-            const std::size_t bytes = (capacity + tail + 1) * sizeof(Slot);
-            auto* const slots = static_cast<Slot*>(::operator new(bytes, std::nothrow));
-            if (slots == nullptr) return false;
-            std::memset(static_cast<void*>(slots), 0, bytes);
-            if (move_to(slots, capacity, capacity + tail)) return true;
-            ::operator delete(slots);
+    [[nodiscard]] bool rebuild(std::size_t homes, std::size_t tail = 0) noexcept {
+        for (tail = std::max(tail, std::min<std::size_t>(least + homes / 16, 64));; tail *= 2) {
+            const std::size_t bytes = (homes + tail + 1) * sizeof(Slot);
+            auto* const to = static_cast<Slot*>(::operator new(bytes, std::nothrow));
+            if (to == nullptr) return false;
+            std::memset(static_cast<void*>(to), 0, bytes);
+            if (move_to(to, homes, homes + tail)) return true;
+            ::operator delete(to);
         }
     }
-    [[nodiscard]] bool move_to(Slot* slots, std::size_t capacity, std::size_t size) noexcept {
+    [[nodiscard]] bool move_to(Slot* to, std::size_t homes, std::size_t size) noexcept {
         std::size_t place = 0;
-        for (const Slot* at = slots_; at != slots_ + size_; ++at) {
+        for (const Slot* at = slots(); at != end(); ++at) {
             if (at->block == nullptr) continue;
-            place = std::max(place,
-                             static_cast<std::size_t>(at->hash * std::uint64_t{capacity} >> 32U));
+            place =
+                std::max(place, static_cast<std::size_t>(at->hash * std::uint64_t{homes} >> 32U));
             if (place == size) return false;
-            slots[place++] = *at;
+            to[place++] = *at;
         }
-        ::operator delete(slots_);
-        slots_ = slots;
-        capacity_ = capacity;
-        size_ = size;
+        ::operator delete(slots());
+        set(to, homes, size);
         return true;
     }
 
-    Slot* slots_ = nullptr;
-    std::size_t capacity_ = 0;  ///< Homes.
-    std::size_t size_ = 0;      ///< Homes and tail.
+    [[nodiscard]] Slot* slots() const noexcept { return slots_.load(std::memory_order_relaxed); }
+    [[nodiscard]] std::size_t capacity() const noexcept {
+        return capacity_.load(std::memory_order_relaxed);
+    }
+    void set(Slot* to, std::size_t homes, std::size_t size) noexcept {
+        slots_.store(to, std::memory_order_relaxed);
+        capacity_.store(homes, std::memory_order_relaxed);
+        size_ = size;
+    }
+
+    // Atomic for `prefetch` alone, which asks without the lock.
+    std::atomic<Slot*> slots_{nullptr};
+    std::atomic<std::size_t> capacity_{0};  ///< Homes.
+    std::size_t size_ = 0;                  ///< Homes and tail.
     std::size_t count_ = 0;
 };
 

@@ -8,7 +8,7 @@
 # the same to the byte, and ffprobe accepts every output.
 #
 # Installs the Debian packages that are missing (as root or with sudo) and writes to build/ only.
-# Without VIDEO it makes a clip; a VIDEO of some ten seconds suits best, for it is encoded six times.
+# Without VIDEO it makes a clip. A VIDEO of some ten seconds suits best: it is encoded six times.
 # SANITIZE=thread or SANITIZE=address instruments the service.
 set -euo pipefail
 
@@ -315,7 +315,8 @@ correct_input() {
     expect 202 bad.1
     job=$(job_of bad.1)
     await_job "$job"
-    check "it was rolled back" test "$(job_state "$job")" = released
+    check "it was rolled back, and its status says why" \
+        test "$(job_state "$job") $(member status code)" = "released bad_input"
     submit bad.2 corrected "$(options "$clip")"
     expect 202 bad.2
     accepted+=("$job")
@@ -455,7 +456,7 @@ accepts() {  # accepts FILE: codecs and size are as asked, the length is the cli
     [[ $(probe -select_streams v:0 -show_entries stream=codec_name,width,height "$1") == \
         h264,640,360 ]] || return 1
     [[ $(probe -select_streams a:0 -show_entries stream=codec_name "$1") == \
-        ${audio:+aac} ]] || return 1
+        "${audio:+aac}" ]] || return 1
     awk -v made="$(probe -show_entries format=duration "$1")" \
         -v wanted="$(probe -show_entries format=duration "$video")" \
         'BEGIN { d = made - wanted; exit !(d < 0.5 && d > -0.5) }'
@@ -474,7 +475,7 @@ check_outputs() {
     check "there are $count output files" \
         test "$(find "$run/data/outputs" -type f | wc -l)" = "$count"
     check "ffprobe accepts all $count: codecs, size, length" test "$good" = "$count"
-    check "nothing temporary was left" test -z "$(ls "$run/data/tmp" "$run/data/spool" | grep mp4)"
+    check "nothing temporary was left" test -z "$(find "$run/data/tmp" "$run/data/spool" -type f)"
 }
 
 # --- all of it ------------------------------------------------------------------------------------

@@ -15,8 +15,11 @@
 #include <functional>
 #include <iostream>
 #include <memory>
+#include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include <httplib.h>
 
@@ -58,7 +61,7 @@ Settings parse(int count, char** arguments) {
         } else if (name == "--port") {
             out.port = std::stoi(value);
         } else if (name == "--workers") {
-            out.workers = static_cast<unsigned>(std::stoul(value));
+            out.workers = std::max(1U, static_cast<unsigned>(std::stoul(value)));
         } else if (name == "--lease") {
             out.lease = std::chrono::seconds(std::stoi(value));
         } else if (name == "--drain") {
@@ -180,6 +183,22 @@ void serve_until(const sigset_t& ending, idem::AnyStore& store) {
     while (sigtimedwait(&ending, nullptr, &minute) < 0) (void)store.purge(10'000);
 }
 
+// Listens from its making to its end, however that comes about.
+class Listener {
+public:
+    explicit Listener(httplib::Server& server)
+        : server_(server), thread_([&server] { server.listen_after_bind(); }) {
+        while (!server.is_running()) std::this_thread::yield();  // else `stop` may come too early
+    }
+    ~Listener() { server_.stop(); }
+    Listener(const Listener&) = delete;
+    Listener& operator=(const Listener&) = delete;
+
+private:
+    httplib::Server& server_;
+    std::jthread thread_;
+};
+
 int run(const Settings& settings) {
     const sigset_t ending = block_signals();
     idem::AnyStore store = idem::open_store(settings.store);
@@ -194,8 +213,7 @@ int run(const Settings& settings) {
     transcode::Workers workers(files, callbacks, settings.workers);
     Service service(store, files, workers, settings.lease);
     add_routes(server, service);
-    std::jthread listening([&server] { server.listen_after_bind(); });
-    while (!server.is_running()) std::this_thread::yield();  // `stop` would come too early
+    std::optional<Listener> listener(std::in_place, server);
     std::cout << "listening on http://" << settings.host << ':' << port << std::endl;
 
     serve_until(ending, store);
@@ -203,8 +221,7 @@ int run(const Settings& settings) {
     bool clean = service.drain_requests(settings.drain);
     workers.finish();  // the last of them reports to a server that still listens
     clean = service.drain_callbacks(settings.drain) && clean;
-    server.stop();
-    listening.join();
+    listener.reset();
     std::cout << service.metrics().body << (clean ? "drained" : "drain: work was left")
               << std::endl;
     return clean ? 0 : 1;

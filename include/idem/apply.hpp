@@ -72,16 +72,16 @@ inline bool store_change(Slot& slot, const RecordHeader& header, const Change& w
 
 }  // namespace detail
 
-/// The reply of a claim, from its answer and the opaque bytes as they are afterwards. Counts and
-/// times of any record found; fence, flags, checkpoint for `acquired`; the result for `completed`;
-/// the failure for `failed` and `unknown`; the resource for these four. Nothing else is shown: a
-/// mismatch must not hand out another request's data. `Bytes` is a `Payload`, or views of one.
+/// Fills a new reply to a claim from its answer and the opaque bytes as they are afterwards. Counts
+/// and times of any record found; fence, flags, checkpoint for `acquired`; the result for
+/// `completed`; the failure for `failed` and `unknown`; the resource for these four. Nothing else
+/// is shown: a mismatch must not hand out another request's data. `Bytes` is a `Payload`, or views
+/// of one.
 template <class Bytes>
-[[nodiscard]] ClaimReply reply_to(const ClaimAnswer& answer, const Bytes& payload) {
+void fill_reply(ClaimReply& reply, const ClaimAnswer& answer, const Bytes& payload) {
     const RecordHeader& record = answer.record;
-    ClaimReply reply;
     reply.kind = answer.kind;
-    if (answer.kind == ClaimKind::absent) return reply;
+    if (answer.kind == ClaimKind::absent) return;
     reply.attempt = record.attempt;
     reply.crashes = record.crashes;
     reply.created = record.created;
@@ -111,13 +111,14 @@ template <class Bytes>
             break;
         default: break;
     }
-    return reply;
 }
 
 [[nodiscard]] inline Step<ClaimReply> apply(Slot& slot, const ClaimRequest& request, Instant now) {
     const auto answer = claim(detail::header_of(slot), request, now);
     const bool write = detail::store_change(slot, answer.record, answer.change, {});
-    return {reply_to(answer, slot ? slot->payload : Payload{}), write};
+    Step<ClaimReply> step{{}, write};
+    fill_reply(step.reply, answer, slot ? slot->payload : Payload{});
+    return step;
 }
 
 [[nodiscard]] inline Step<FinishReply> apply(Slot& slot, const FinishRequest& request,

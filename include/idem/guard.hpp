@@ -270,11 +270,12 @@ private:
     [[nodiscard]] static std::shared_ptr<State> make(const Store& store, GuardOptions options,
                                                      Component component) {
         detail::check(options);
-        if (options.heartbeat) check_pace(store, options.lease, "GuardOptions::lease");
+        if (options.heartbeat) check_lease_for(store, options.lease, "GuardOptions::lease");
         return std::make_shared<State>(store, std::move(options), component);
     }
 
-    static void check_pace(const Store& store, Duration lease, const char* name) {
+    /// Three requests at their slowest must fit into a lease, or no heartbeat could keep it.
+    static void check_lease_for(const Store& store, Duration lease, const char* name) {
         if constexpr (requires {
                           { store.time_allowed() } -> std::convertible_to<Duration>;
                       }) {
@@ -296,7 +297,7 @@ private:
         const GuardOptions& defaults = state_->options();
         detail::check(options, defaults.heartbeat);
         if (options.lease && defaults.heartbeat)
-            check_pace(state_->store(), *options.lease, "RunOptions::lease");
+            check_lease_for(state_->store(), *options.lease, "RunOptions::lease");
         return {.guard = *state_,
                 .key = view(key),
                 .fingerprint = fingerprint,

@@ -105,8 +105,24 @@ inline void claim_orphan(ClaimAnswer& answer, const RecordHeader& found,
     answer.kind = ClaimKind::unknown;
 }
 
+/// An acquisition that had to verify was given up before it did: the next one owes it still.
+/// @return whether the claim may go on.
+[[nodiscard]] inline bool inherit_mark(ClaimAnswer& answer, const ClaimRequest& request,
+                                       Instant now) noexcept {
+    RecordHeader& record = answer.record;
+    if (!record.verify) return true;
+    record.takeover = true;
+    if (request.can_verify) return true;
+    record.policy = stricter(record.policy, request.policy);
+    hold(record, now, request.held_retention);
+    answer.change.write = true;
+    answer.kind = ClaimKind::unknown;
+    return false;
+}
+
 inline void claim_released(ClaimAnswer& answer, const RecordHeader& found,
                            const ClaimRequest& request, Instant now) noexcept {
+    if (!inherit_mark(answer, request, now)) return;
     const bool same = !other_request(found, request) &&
                       found.fingerprint.present() == request.fingerprint.present();
     if (!same) {  // a corrected request must not go on from another one's half-done work
@@ -123,6 +139,7 @@ inline void claim_issued(ClaimAnswer& answer, const RecordHeader& found,
         answer.kind = ClaimKind::expired;
         return;
     }
+    if (!inherit_mark(answer, request, now)) return;
     if (!found.bound) answer.record.fingerprint = request.fingerprint;
     acquire(answer, &found, request, now);
 }
@@ -155,7 +172,9 @@ inline void claim_issued(ClaimAnswer& answer, const RecordHeader& found,
         detail::acquire_new(answer, found, request, now);
         return answer;
     }
-    if (record.state != State::released && other_request(record, request)) {
+    // Nobody knows what became of a request whose verification is owed: it cannot be corrected.
+    const bool correctable = record.state == State::released && !record.verify;
+    if (!correctable && other_request(record, request)) {
         answer.kind = ClaimKind::mismatch;
         return answer;
     }
@@ -208,9 +227,14 @@ inline void apply_release(HolderAnswer& answer, const FinishRequest& request,
     if (!request.counted && record.attempt > 0) --record.attempt;
     if (request.counted && reached(record.attempt, record.policy.max_attempts)) {
         exhaust(record, now, request.held_retention);
-    } else {
-        roll_back(record, answer.change, now, request.retention);
+        return;
     }
+    // What is not counted never ran, so it has not verified either: the mark stays with the record,
+    // which must not be forgotten before a person has had the time to look.
+    const bool owed = record.verify && !request.counted;
+    roll_back(record, answer.change, now, request.retention);
+    record.verify = owed;
+    if (owed) record.retention_end += request.held_retention;
 }
 
 inline void apply_finish(HolderAnswer& answer, const FinishRequest& request, Instant now) noexcept {

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <chrono>
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -41,7 +42,7 @@ public:
     /// A new token: 32 hex digits, 128 random bits. With a binding only a request of that
     /// fingerprint can redeem it. @throws UnavailableError: no token was handed out.
     [[nodiscard]] std::string issue(std::string_view tenant = {}, const Fingerprint& binding = {}) {
-        std::array<char, 16> random{};
+        std::array<char, token_digits / 2> random{};
         detail::fill_random(random.data(), random.size());
         std::string token = detail::hex({random.data(), random.size()});
         const Key key = key_of(token, tenant);
@@ -95,7 +96,12 @@ public:
     [[nodiscard]] IdempotencyGuard<Store>& guard() noexcept { return guard_; }
 
 private:
+    static constexpr std::size_t token_digits = 32;
+
+    /// What cannot have been issued is looked up under an id that never is: whatever a client sends
+    /// for a token, it is absent and not an error.
     [[nodiscard]] Key key_of(std::string_view token, std::string_view tenant) const {
+        if (token.size() != token_digits) token = "not a token";
         return {.scope = scope_, .id = std::string(token), .tenant = std::string(tenant)};
     }
 

@@ -150,8 +150,8 @@ struct Holder {
         return idem::finish_one(store, finish_request(idem::FinishKind::release));
     }
     idem::RenewReply renew() {
-        return idem::renew_one(
-            store, {.key = view(), .owner = owner, .fence = fence, .lease = lease});
+        return idem::renew_one(store,
+                               {.key = view(), .owner = owner, .fence = fence, .lease = lease});
     }
     [[nodiscard]] idem::FinishRequest finish_request(idem::FinishKind kind) const {
         idem::FinishRequest request;

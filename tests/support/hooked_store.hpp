@@ -59,20 +59,17 @@ public:
     // --- the store ------------------------------------------------------------------------------
 
     void claim(std::span<const idem::ClaimRequest> requests, std::span<idem::ClaimReply> replies) {
-        each(shared_->claims, requests, replies, [&](const auto& request) {
-            return idem::claim_one(shared_->store, request);
-        });
+        each(shared_->claims, requests, replies,
+             [&](const auto& request) { return idem::claim_one(shared_->store, request); });
     }
     void finish(std::span<const idem::FinishRequest> requests,
                 std::span<idem::FinishReply> replies) {
-        each(shared_->finishes, requests, replies, [&](const auto& request) {
-            return idem::finish_one(shared_->store, request);
-        });
+        each(shared_->finishes, requests, replies,
+             [&](const auto& request) { return idem::finish_one(shared_->store, request); });
     }
     void renew(std::span<const idem::RenewRequest> requests, std::span<idem::RenewReply> replies) {
-        each(shared_->renewals, requests, replies, [&](const auto& request) {
-            return idem::renew_one(shared_->store, request);
-        });
+        each(shared_->renewals, requests, replies,
+             [&](const auto& request) { return idem::renew_one(shared_->store, request); });
     }
     void issue(std::span<const idem::IssueRequest> requests, std::span<idem::IssueReply> replies) {
         shared_->store.issue(requests, replies);

@@ -458,7 +458,8 @@ TEST_CASE("R16: an inner call that throws rolls back its own key and no other") 
     CHECK(outer.recorded());
 }
 
-TEST_CASE("R16: a handler that calls its own key is told in_progress and does not wait for itself") {
+TEST_CASE(
+    "R16: a handler that calls its own key is told in_progress and does not wait for itself") {
     Bench b;
     auto guard = b.guard();
     const Duration wait = GENERATE(Duration{}, for_ever);
@@ -492,17 +493,15 @@ TEST_CASE("R16: a batch handler that calls a key of its own batch does not wait 
         return 1;
     };
     SECTION("one call for all") {
-        const auto outcomes =
-            guard.run_batch(calls, [&](std::span<Execution* const> executions) {
-                return std::vector<int>(executions.size(), ask("R16.x") + ask("R16.y") - 1);
-            });
+        const auto outcomes = guard.run_batch(calls, [&](std::span<Execution* const> executions) {
+            return std::vector<int>(executions.size(), ask("R16.x") + ask("R16.y") - 1);
+        });
         CHECK(outcomes[0].get().executed());
         CHECK(outcomes[1].get().executed());
     }
     SECTION("one call for each") {
-        const auto outcomes = guard.run_batch(calls, [&](Execution&, std::size_t i) {
-            return i == 0 ? ask("R16.x") : ask("R16.y");
-        });
+        const auto outcomes = guard.run_batch(
+            calls, [&](Execution&, std::size_t i) { return i == 0 ? ask("R16.x") : ask("R16.y"); });
         CHECK(outcomes[0].get().executed());
         CHECK(outcomes[1].get().executed());
     }

@@ -21,6 +21,8 @@
 
 #include <pthread.h>
 
+#include <idem/testing/faulty_store.hpp>
+
 #include "support/catch.hpp"
 #include "support/expected.hpp"
 #include "support/field.hpp"
@@ -65,7 +67,9 @@ struct Odd {
     int value = 0;
 };
 
-State state_of(Bench& b, const char* id) { return b.find(key(id))->header.state; }
+State state_of(Bench& b, const char* id) {
+    return b.find(key(id))->header.state;
+}
 
 // --- classes ------------------------------------------------------------------------------------
 
@@ -250,6 +254,30 @@ TEST_CASE("R91: a result that could not be saved at first is saved by the backgr
     const auto replay = guard.run(key("R91"), {}, [&] { return ++runs; });
     CHECK(replay.replayed());
     CHECK(replay.value() == 1);
+    CHECK(runs == 1);
+}
+
+TEST_CASE("R91: whatever fails around saving, the handler runs once and is never released") {
+    using idem::testing::Fault;
+    using idem::testing::StoreCall;
+    const auto fault = GENERATE(Fault::refused, Fault::not_sent, Fault::reply_lost, Fault::throws);
+    const auto of = GENERATE(StoreCall::finish, StoreCall::renew);
+    Bench b;
+    idem::testing::FaultyStore store(b.memory);
+    idem::IdempotencyGuard guard(store, {.events = b.events.observer()});
+    int runs = 0;
+    const auto outcome = guard.run(key("R91.any"), {}, [&] {
+        store.fail_all(Fault::refused, StoreCall::finish);
+        return ++runs;
+    });
+    CHECK(outcome.executed());
+    CHECK_FALSE(outcome.recorded());
+    store.heal();
+    store.fail_call(1, fault, of);  // of the background
+    (void)b.events.wait_for(EventKind::recorded_late);
+    store.heal();
+    CHECK(guard.run(key("R91.any"), {}, [&] { return ++runs; }).replayed());
+    CHECK(b.events.count(EventKind::released) == 0);
     CHECK(runs == 1);
 }
 
@@ -491,8 +519,8 @@ TEST_CASE("R94: a thread that ends inside a batch handler leaves every claim of 
                     end_here(cancel);
                 });
             } else {
-                (void)guard.run_batch(
-                    calls, [&](Execution&, std::size_t) -> int { end_here(cancel); });
+                (void)guard.run_batch(calls,
+                                      [&](Execution&, std::size_t) -> int { end_here(cancel); });
             }
         },
         cancel);
@@ -797,11 +825,10 @@ std::vector<idem::Outcome<int>> one_of_each(Bench& b) {
     redeem.redeem_only = true;
     out.push_back(guard.run(key("R100.absent"), {}, redeem, [] { return 1; }));
     Holder token(b.memory, key("R100.token"));
-    CHECK(idem::issue_one(b.memory, {.key = token.view(),
-                                     .owner = token.owner,
-                                     .validity = 1s,
-                                     .retention = 1h})
-              .issued);
+    CHECK(
+        idem::issue_one(
+            b.memory, {.key = token.view(), .owner = token.owner, .validity = 1s, .retention = 1h})
+            .issued);
     b.clock.advance(1s);
     out.push_back(guard.run(key("R100.token"), {}, redeem, [] { return 1; }));
     return out;
@@ -811,9 +838,9 @@ TEST_CASE("R100: each outcome is a code of its own, and comes with what is known
     Bench b;
     const auto outcomes = one_of_each(b);
     const std::vector<OutcomeKind> kinds{
-        OutcomeKind::executed,    OutcomeKind::replayed,  OutcomeKind::mismatch,
-        OutcomeKind::failed,      OutcomeKind::unknown,   OutcomeKind::in_progress,
-        OutcomeKind::cancelled,   OutcomeKind::absent,    OutcomeKind::expired};
+        OutcomeKind::executed,  OutcomeKind::replayed, OutcomeKind::mismatch,
+        OutcomeKind::failed,    OutcomeKind::unknown,  OutcomeKind::in_progress,
+        OutcomeKind::cancelled, OutcomeKind::absent,   OutcomeKind::expired};
     std::set<std::string> names;
     REQUIRE(outcomes.size() == kinds.size());
     for (std::size_t i = 0; i < kinds.size(); ++i) {
@@ -858,8 +885,8 @@ TEST_CASE("R101: in progress says when to try again; a mismatch does not ask to 
     const auto outcomes = one_of_each(b);
     for (const auto& outcome : outcomes) {
         INFO(to_string(outcome.kind()));
-        const bool again = outcome.kind() == OutcomeKind::in_progress ||
-                           outcome.kind() == OutcomeKind::cancelled;
+        const bool again =
+            outcome.kind() == OutcomeKind::in_progress || outcome.kind() == OutcomeKind::cancelled;
         CHECK((outcome.retry_after() > idem::Duration{}) == again);
     }
 }

@@ -64,8 +64,8 @@ TEST_CASE("R44: how a request was fingerprinted is on record, and the two ways n
 TEST_CASE("R46: numbers that a double cannot tell apart stay two requests") {
     CHECK(second(Fingerprint::of_bytes("9007199254740992.0"),
                  Fingerprint::of_bytes("9007199254740993.0")) == OutcomeKind::mismatch);
-    CHECK(second(Fingerprint::of("9007199254740992.0"sv), Fingerprint::of("9007199254740993.0"sv)) ==
-          OutcomeKind::mismatch);
+    CHECK(second(Fingerprint::of("9007199254740992.0"sv),
+                 Fingerprint::of("9007199254740993.0"sv)) == OutcomeKind::mismatch);
     CHECK(second(Fingerprint::of(std::int64_t{9007199254740992}),
                  Fingerprint::of(std::int64_t{9007199254740993})) == OutcomeKind::mismatch);
     CHECK(second(Fingerprint::of(std::numeric_limits<std::uint64_t>::max()),
@@ -115,7 +115,9 @@ TEST_CASE("R47: which values are the same request, and which are not") {
 TEST_CASE("R49: the fingerprint outlives completion and the guard that made it") {
     Bench b;
     const auto request = Fingerprint::of_bytes("request");
-    { (void)b.guard().run(key("R49"), request, [] { return 1; }); }
+    {
+        (void)b.guard().run(key("R49"), request, [] { return 1; });
+    }
     idem::IdempotencyGuard cold(idem::MemoryStore{b.memory});
     CHECK(cold.run(key("R49"), request, [] { return 2; }).value() == 1);
     CHECK(cold.run(key("R49"), Fingerprint::of_bytes("changed"), [] { return 2; }).kind() ==
@@ -183,10 +185,28 @@ TEST_CASE("R53: a request that was rolled back may be corrected; then the first 
 TEST_CASE("R55: no two ways to join parts give one key or one fingerprint") {
     using Parts = std::pair<std::string, std::string>;
     const std::vector<Parts> all{
-        {"a", "bc"},     {"ab", "c"},     {"abc", ""},       {"", "abc"},      {"a:b", "c"},
-        {"a", "b:c"},    {"a\0"s, "b"},   {"a", "\0b"s},     {"a\0b"s, "c"},   {"a", "\0"s},
-        {"a", "\0\0"s},  {"\0"s, "\0"s},  {"\0\0"s, "\0a"s}, {"a\x01"s, "bc"}, {"a/b", "c"},
-        {"a", "/b/c"},   {"{a}", "b"},    {"{a", "}b"},      {"a\xFF"s, "b"},  {"a", "\xFF" "b"},
+        {"a", "bc"},
+        {"ab", "c"},
+        {"abc", ""},
+        {"", "abc"},
+        {"a:b", "c"},
+        {"a", "b:c"},
+        {"a\0"s, "b"},
+        {"a", "\0b"s},
+        {"a\0b"s, "c"},
+        {"a", "\0"s},
+        {"a", "\0\0"s},
+        {"\0"s, "\0"s},
+        {"\0\0"s, "\0a"s},
+        {"a\x01"s, "bc"},
+        {"a/b", "c"},
+        {"a", "/b/c"},
+        {"{a}", "b"},
+        {"{a", "}b"},
+        {"a\xFF"s, "b"},
+        {"a",
+         "\xFF"
+         "b"},
     };
     std::set<std::string> keys;
     std::set<std::string> prints;

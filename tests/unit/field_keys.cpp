@@ -59,10 +59,11 @@ TEST_CASE("R62: one id in two scopes or of two tenants is two operations") {
 TEST_CASE("R62: a key without scope or id is refused by every way in, and nothing is stored") {
     Bench b;
     auto guard = b.guard();
-    const auto [bad, name] =
-        GENERATE(table<Key, const char*>({{Key{.scope = "", .id = "x"}, "Key::scope"},
-                                          {Key{.scope = "x", .id = ""}, "Key::id"},
-                                          {Key{.scope = "", .id = ""}, "Key::scope"}}));
+    const bool has_scope = GENERATE(false, true);
+    const bool has_id = GENERATE(false, true);
+    if (has_scope && has_id) return;
+    const Key bad{.scope = has_scope ? "x" : "", .id = has_id ? "x" : "", .tenant = "t"};
+    const auto* const name = has_scope ? "Key::id" : "Key::scope";
     int runs = 0;
     const std::vector<idem::BatchCall> calls{{.key = key("R62.good")}, {.key = bad}};
     const std::vector<std::function<void()>> ways{
@@ -92,10 +93,14 @@ TEST_CASE("R64: two routes that differ in a parameter are two operations") {
 }
 
 namespace shop {
-int submit() { return 1; }
+int submit() {
+    return 1;
+}
 }  // namespace shop
 namespace bank {
-int submit() { return 2; }
+int submit() {
+    return 2;
+}
 }  // namespace bank
 
 TEST_CASE("R65: the key tells operations apart, never the name or type of the callable") {

@@ -186,9 +186,8 @@ TEST_CASE("R32: a call refuses a duration that cannot work, before anything is s
     auto guard = b.guard();
     int runs = 0;
     const auto refused = [&](const RunOptions& options, const char* name) {
-        const auto run = refusal([&] {
-            (void)guard.run(key("R32"), {}, options, [&] { return ++runs; });
-        });
+        const auto run =
+            refusal([&] { (void)guard.run(key("R32"), {}, options, [&] { return ++runs; }); });
         const auto claim = refusal([&] { (void)guard.claim<int>(key("R32"), {}, options); });
         CHECK(run.find(name) != std::string::npos);
         CHECK(claim.find(name) != std::string::npos);
@@ -253,9 +252,8 @@ TEST_CASE("R32: a store slower than a third of the lease is refused where there 
     Bench b;
     const Memory slow(b.memory, 2s);  // one request may take that long
     const auto make = [](const auto& store, Duration value, bool heartbeat) {
-        return refusal([&] {
-            (void)idem::IdempotencyGuard(store, {.lease = value, .heartbeat = heartbeat});
-        });
+        return refusal(
+            [&] { (void)idem::IdempotencyGuard(store, {.lease = value, .heartbeat = heartbeat}); });
     };
     CHECK(make(slow, 6s - tick, true).find("GuardOptions::lease") != std::string::npos);
     CHECK(make(slow, 6s, true).empty());
@@ -266,9 +264,8 @@ TEST_CASE("R32: a store slower than a third of the lease is refused where there 
     idem::IdempotencyGuard guard(slow);
     RunOptions shorter;
     shorter.lease = 6s - tick;
-    const auto run = refusal([&] {
-        (void)guard.run(key("R32.slow"), {}, shorter, [] { return 1; });
-    });
+    const auto run =
+        refusal([&] { (void)guard.run(key("R32.slow"), {}, shorter, [] { return 1; }); });
     CHECK(run.find("RunOptions::lease") != std::string::npos);
     const auto claim = refusal([&] { (void)guard.claim<int>(key("R32.slow"), {}, shorter); });
     CHECK(claim.find("RunOptions::lease") != std::string::npos);
@@ -282,9 +279,8 @@ TEST_CASE("R32: tokens and detached claims refuse the same durations") {
     auto guard = b.guard();
     for (const Duration value : impossible()) {
         INFO(value.count());
-        const auto issuer = refusal([&] {
-            (void)idem::TokenIssuer(b.store, "field.token", {.validity = value});
-        });
+        const auto issuer =
+            refusal([&] { (void)idem::TokenIssuer(b.store, "field.token", {.validity = value}); });
         CHECK(issuer.find("TokenOptions::validity") != std::string::npos);
 
         auto made = guard.claim<int>(key("R32.detach"), {});
@@ -302,20 +298,16 @@ void random_step(std::mt19937_64& random, idem::MemoryStore& store,
                  std::vector<Holder<idem::MemoryStore>>& holders) {
     auto& holder = holders[random() % holders.size()];
     const auto some = [&](Duration most) {
-        return Duration(1 + static_cast<std::int64_t>(
-                                random() % static_cast<std::uint64_t>(most.count())));
+        return Duration(
+            1 + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(most.count())));
     };
     switch (random() % 9) {
         case 0: holder.owner = idem::detail::new_owner(); [[fallthrough]];
-        case 1:
-            (void)holder.claim({.lease = some(lease), .retention = some(1h)});
-            break;
+        case 1: (void)holder.claim({.lease = some(lease), .retention = some(1h)}); break;
         case 2: (void)holder.complete(1); break;
         case 3: (void)holder.release(); break;
         case 4: (void)holder.renew(); break;
-        case 5:
-            (void)idem::finish_one(store, holder.finish_request(idem::FinishKind::fail));
-            break;
+        case 5: (void)idem::finish_one(store, holder.finish_request(idem::FinishKind::fail)); break;
         case 6:
             (void)idem::finish_one(store, holder.finish_request(idem::FinishKind::quarantine));
             break;

@@ -109,7 +109,8 @@ TEST_CASE("R127: 32 threads over 10,000 keys leave nothing behind but the record
     CHECK(b.memory.usage().bytes == 0);
 }
 
-TEST_CASE("R127: a key that is claimed, released and forgotten by many at once runs one at a time") {
+TEST_CASE(
+    "R127: a key that is claimed, released and forgotten by many at once runs one at a time") {
     Bench b;
     constexpr int threads = 8;
     auto guard = b.guard();
@@ -173,8 +174,7 @@ TEST_CASE("R130: a store that cannot be reached: the handler does not run, and i
     }
     CHECK_THROWS_AS(guard.claim<int>(key("R130"), {}), idem::UnavailableError);
     const std::vector<idem::BatchCall> calls{{.key = key("R130")}};
-    const auto outcomes =
-        guard.run_batch(calls, [&](Execution&, std::size_t) { return ++runs; });
+    const auto outcomes = guard.run_batch(calls, [&](Execution&, std::size_t) { return ++runs; });
     CHECK_THROWS_AS(outcomes[0].get(), idem::UnavailableError);
     CHECK(runs == 0);
     CHECK(b.events.count(EventKind::store_error) == 3);
@@ -244,11 +244,9 @@ TEST_CASE("R130: garbage, a full store or a usage error never make a handler run
     CHECK_THROWS_AS(guard.run(key(""), {}, [&] { return ++runs; }), idem::UsageError);
     CHECK(guard.run(key("R130.one"), {}, [] { return 1; }).recorded());
     // Promise 13: a new key gets `UnavailableError` (full), never an unprotected run.
-    CHECK_THROWS_AS(guard.run(key("R130.two"), {}, [&] { return ++runs; }),
-                    idem::UnavailableError);
+    CHECK_THROWS_AS(guard.run(key("R130.two"), {}, [&] { return ++runs; }), idem::UnavailableError);
     const std::vector<idem::BatchCall> calls{{.key = key("R130.three")}};
-    const auto outcomes =
-        guard.run_batch(calls, [&](Execution&, std::size_t) { return ++runs; });
+    const auto outcomes = guard.run_batch(calls, [&](Execution&, std::size_t) { return ++runs; });
     CHECK_THROWS_AS(outcomes[0].get(), idem::UnavailableError);
     CHECK(runs == 0);
 }

@@ -1078,6 +1078,18 @@ TEST_CASE("the status document shows a failure by class, its message only if fin
     CHECK(members.count("failure.message") == 0);
 }
 
+TEST_CASE("the status document says by class and code why work was rolled back", "[http]") {
+    auto view = record_in(State::released);
+    CHECK(json_of(http::status_document(view)).count("failure.class") == 0);
+    view.header.failure = FailureClass::retryable;
+    view.payload.failure_code = "bad_input";
+    view.payload.failure_message = "/srv/secret: no such file";
+    auto members = json_of(http::status_document(view));
+    CHECK(members["failure.class"] == "retryable");
+    CHECK(members["failure.code"] == "bad_input");
+    CHECK(members.count("failure.message") == 0);
+}
+
 TEST_CASE("the state of a key that nobody knows is 404", "[http]") {
     const std::optional<idem::RecordView> none;
     const auto answer = http::status_document(none);

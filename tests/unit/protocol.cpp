@@ -258,6 +258,31 @@ TEST_CASE("claim: lease over, verify marks the acquisition", "[protocol]") {
     CHECK(protocol::claim(&worn, request, t0 + 31s).kind == ClaimKind::unknown);
 }
 
+TEST_CASE("release: uncounted, it passes the verify mark on to the next", "[protocol]") {
+    const Policy verify{Orphan::verify, 0, 3};
+    const auto live = running(verify, P);
+    auto request = claim_by(2, P, verify);
+    request.can_verify = true;
+    const auto taken = protocol::claim(&live, request, t0 + 31s).record;
+    auto release = finish_by(2, taken.fence, FinishKind::release);
+    release.counted = false;
+    const auto back = protocol::finish(&taken, release, t0 + 32s).record;
+    CHECK(back.state == State::released);
+    CHECK(back.verify);
+    CHECK(back.retention_end == t0 + 32s + 1h + 5h);
+    request = claim_by(3, P);  // with a policy that would rerun, and no callback
+    CHECK(protocol::claim(&back, request, t0 + 33s).kind == ClaimKind::unknown);
+    request.can_verify = true;
+    const auto next = protocol::claim(&back, request, t0 + 33s);
+    CHECK(next.kind == ClaimKind::acquired);
+    CHECK(next.record.verify);
+    CHECK(next.record.takeover);
+    request.fingerprint = Q;
+    CHECK(protocol::claim(&back, request, t0 + 33s).kind == ClaimKind::mismatch);
+    release.counted = true;  // it ran, so it has verified
+    CHECK_FALSE(protocol::finish(&taken, release, t0 + 32s).record.verify);
+}
+
 TEST_CASE("claim: crashes at the cap are a dead letter", "[protocol]") {
     auto worn = running({Orphan::rerun, 0, 5});
     worn.crashes = 3;

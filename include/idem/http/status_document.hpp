@@ -42,7 +42,9 @@ namespace idem::inline v0_1::http {
         .text_unless_empty("resource_url", url);
     if (header.state == State::succeeded)
         json.boolean("result_kept", header.result == ResultKind::value);
-    if (header.state == State::failed) {
+    // Of a released record it is why the work was rolled back: the request may be corrected.
+    const bool released = header.state == State::released && header.failure != FailureClass::none;
+    if (header.state == State::failed || released) {
         idem::detail::JsonObject failure;
         failure.text("class", to_string(header.failure))
             .text_unless_empty("code", record.payload.failure_code);

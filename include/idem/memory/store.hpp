@@ -33,7 +33,7 @@ public:
         each(requests, replies, [](Place& place, const ClaimRequest& request, ClaimReply& reply) {
             const auto answer = protocol::claim(place.found(), request, place.now());
             const Put put = place.put(answer.record, answer.change, {}, false);
-            if (put == Put::done) reply = protocol::reply_to(answer, place.parts());
+            if (put == Put::done) protocol::fill_reply(reply, answer, place.parts());
             return put;
         });
     }

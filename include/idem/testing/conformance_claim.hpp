@@ -257,6 +257,32 @@ void claim_verify(B& b) {
 }
 
 template <class B>
+void verify_mark_survives_a_give_up(B& b) {
+    for (const bool can_verify : {true, false}) {
+        const auto& key = b.key(can_verify ? "can" : "cannot");
+        auto request = b.claim_request(key, 1);
+        request.policy.orphan = Orphan::verify;
+        request.can_verify = true;
+        b.acquire(request);
+        b.lapse();
+        request.owner = B::owner(2);
+        b.acquire(request);
+        auto release = b.finish_request(key, 2, 0, FinishKind::release);
+        release.counted = false;
+        expect(!b.send(release).lost, "the release of a claim in doubt was lost");
+        request.owner = B::owner(3);
+        request.can_verify = can_verify;
+        const auto reply = b.send(request);
+        if (can_verify) {
+            expect_equal(reply.kind, ClaimKind::acquired, "the next claim");
+            expect(reply.verify && reply.takeover, "the verify mark was given up with the claim");
+        } else {
+            expect_equal(reply.kind, ClaimKind::unknown, "the next claim without a callback");
+        }
+    }
+}
+
+template <class B>
 void claim_crash_cap(B& b) {
     auto request = b.claim_request(b.key(), 1);
     request.policy.max_crashes = 2;
@@ -364,6 +390,8 @@ template <world World>
         {2, "claim: rerun takes an orphan over with its checkpoint", claim_rerun<B>},
         {2, "claim: hold makes an orphan unknown", claim_hold<B>},
         {2, "claim: verify marks the acquisition, or holds", claim_verify<B>},
+        {2, "claim: a verification that was not made is owed by the next",
+         verify_mark_survives_a_give_up<B>},
         {2, "claim: crashes at the cap make a dead letter", claim_crash_cap<B>},
         {2, "claim: of record and caller the stricter policy counts", claim_stricter_policy<B>},
         {2, "claim: released is acquired again", claim_released<B>},

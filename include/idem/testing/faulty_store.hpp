@@ -95,8 +95,7 @@ public:
     }
     [[nodiscard]] Store& inner() noexcept { return inner_; }
 
-    // --- the port
-    // ---------------------------------------------------------------------------------
+    // --- the port --------------------------------------------------------------------------------
 
     void claim(std::span<const ClaimRequest> requests, std::span<ClaimReply> replies) {
         each(StoreCall::claim, replies, [&] { inner_.claim(requests, replies); });

@@ -19,6 +19,8 @@ using idem_test::PostgresWorld;
 
 void ask(const std::string& what, const std::string& conninfo, std::uint64_t seed,
          std::size_t histories) {
+    if (what != "pgbouncer")
+        REQUIRE(idem_test::Sql(conninfo)("SHOW transaction_isolation") == what);
     PostgresBench bench(idem_test::shared_server().conninfo(), conninfo);
     const auto report = conformance::run([&] { return PostgresWorld(bench); },
                                          {.seed = seed, .histories = histories, .shrinks = 200});

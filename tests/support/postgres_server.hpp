@@ -109,10 +109,16 @@ private:
     idem::postgres::Connection connection_;
 };
 
-/// A folder for servers under the current one, gone with the last of them.
+/// A folder for servers: under the current one, or among the temporary ones where the user
+/// postgres, whom a server of root runs as, could not get there. Gone with its server.
 [[nodiscard]] inline std::filesystem::path server_folder(const std::string& name) {
+    namespace fs = std::filesystem;
     static std::atomic<int> count{0};
-    return std::filesystem::current_path() / "servers" /
+    fs::path base = fs::current_path();
+    for (fs::path at = base; geteuid() == 0 && at.has_relative_path(); at = at.parent_path())
+        if ((fs::status(at).permissions() & fs::perms::others_exec) == fs::perms::none)
+            base = fs::temp_directory_path();
+    return base / "servers" /
            (name + "-" + std::to_string(getpid()) + "-" + std::to_string(++count));
 }
 

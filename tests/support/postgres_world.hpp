@@ -36,7 +36,7 @@ public:
         out.conninfo = conninfo;
         out.schema = schema_;
         out.connections = connections;
-        out.clock_sql = "(SELECT last_value FROM " + schema_ + ".clock)";
+        out.clock_sql = "pg_sequence_last_value('" + schema_ + ".clock'::regclass)";
         // Long: on a machine with many other things to do, nothing here is about time limits.
         out.connect_timeout = std::chrono::seconds{20};
         out.statement_timeout = std::chrono::seconds{30};

@@ -8,7 +8,8 @@
 #   promise: what it breaks
 #   test: the source below tests/ that must notice, built alone into a small program
 #   case: (optional) a pattern of test cases, where the others would only take time
-#   simulation: "trace" where the simulation of the protocol must notice too; else why it cannot
+#   simulation: "trace" where the simulation of the protocol must break a promise too, with the
+#      steps that lead there, among one operation fewer than it usually has; else why it cannot
 #   file: the file below the root that is changed, by blocks of
 #   <<<<<<<
 #   text that is there exactly once
@@ -26,8 +27,8 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 bugs=$root/tests/bugs
 out=$root/build/bugs
 jobs=${JOBS:-2}
-seconds_max=120
 simulation=simulation/protocol.cpp
+export IDEM_SIMULATION_BOUND=${IDEM_SIMULATION_BOUND:--1}
 export IDEM_SIMULATION_BOUND=-1  # one operation less: seconds for each fault instead of minutes
 families=(words protocol memory guard)
 
@@ -124,8 +125,7 @@ build_common() {
 run() {
     local program=$1 log=$2
     shift 2
-    (ulimit -v 12000000 -c 0 && exec timeout -k 5 "$seconds_max" "$program" --abort "$@") \
-        >"$log" 2>&1
+    (ulimit -v 12000000 -c 0 -t 120 && exec timeout -k 5 300 "$program" --abort "$@") >"$log" 2>&1
 }
 
 clean_of() {
@@ -188,15 +188,25 @@ test_case_in() {
          END { print name }' "$1"
 }
 
+# The promise that the simulation saw broken, from the log of Catch2.
+violation_in() {
+    grep -q '^  CHECK( violation.empty() )$' "$1" || return 0
+    sed -n '/^with message:$/{n;s/^ *//;p;q;}' "$1"
+}
+
 # Prints how the program $3 of test $1 took the fault in $2; false where it passed.
 how_caught() {
-    local log=$2/$3.log status=0
+    local log=$2/$3.log status=0 name
     run "$2/$3" "$log" "${@:4}" || status=$?
+    if [[ $1 == "$simulation" ]]; then
+        name=$(violation_in "$log")
+        [[ -n $name ]] && printf 'simulation: %s' "$name"
+        return
+    fi
     case $status in
         0) return 1 ;;
-        124 | 137) printf 'timed out (%s)' "$1" ;;
+        124 | 137 | 152) printf 'timed out (%s)' "$1" ;;
         *)
-            local name
             name=$(test_case_in "$log")
             if [[ $status -ge 128 ]]; then printf 'crashed: '; fi
             printf '%s (%s)' "${name:-exit status $status}" "$1" ;;
@@ -233,7 +243,8 @@ try_fault() {
             "$(header "$name" broken)"
         return 1
     fi
-    printf 'caught      %-36s %s\n' "$name" "$(printf '%s; ' "${caught[@]}")"
+    how=$(printf '; %s' "${caught[@]}")
+    printf 'caught      %-40s %s\n' "$name" "${how:2}"
     rm -rf "$tree"
 }
 

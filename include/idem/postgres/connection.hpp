@@ -165,14 +165,11 @@ public:
     /// Whether the server has closed it while it lay idle, as a restart does. Sends nothing.
     [[nodiscard]] bool alive() noexcept {
         if (!usable()) return false;
-        pollfd at{PQsocket(connection_.get()), POLLIN, 0};
-        if (::poll(&at, 1, 0) <= 0) return true;
-        if (PQconsumeInput(connection_.get()) == 0 || PQisBusy(connection_.get()) == 0) {
-            // An answer that nobody asked for: whatever it is, the next one would be out of step.
-            while (PGresult* stray = PQgetResult(connection_.get())) {
-                PQclear(stray);
-                broken_ = true;
-            }
+        for (int reads = 0; reads < 4; ++reads) {  // a last word, and then the end
+            pollfd at{PQsocket(connection_.get()), POLLIN, 0};
+            if (::poll(&at, 1, 0) <= 0) break;
+            if (PQconsumeInput(connection_.get()) == 0) return false;
+            if (PQisBusy(connection_.get()) != 0) return false;
         }
         return usable();
     }
@@ -373,23 +370,23 @@ private:
         Answer answer;
         for (;;) {
             const int unsent = PQflush(c);
-            if (unsent == 0 && PQisBusy(c) == 0) {
+            if (PQisBusy(c) == 0 || PQstatus(c) != CONNECTION_OK) {  // then libpq does not wait
                 Result result(PQgetResult(c));
-                if (!result && !pipeline) break;
+                const bool ended = PQstatus(c) != CONNECTION_OK;
+                if (!result && (ended || !pipeline)) break;
                 if (!result) continue;
                 if (result.status() == PGRES_PIPELINE_SYNC) break;
                 take(std::move(result), answer);
-                if (PQstatus(c) != CONNECTION_OK) break;
                 continue;
             }
             const short events = unsent > 0 ? POLLIN | POLLOUT : POLLIN;
-            if (unsent >= 0 && !wait(PQsocket(c), events, deadline)) {
+            if (!wait(PQsocket(c), events, deadline)) {
                 broken_ = true;
                 answer.fault =
                     Fault::of(code::timed_out, place_ + ": no answer in the time allowed");
                 return answer;
             }
-            if (PQconsumeInput(c) == 0 && PQisBusy(c) != 0) break;
+            (void)PQconsumeInput(c);  // where it fails the status says so
         }
         if (PQstatus(c) == CONNECTION_OK) return answer;
         broken_ = true;

@@ -54,6 +54,8 @@ struct Operation {
     const char* reply = "";
     const char* locked = "";  ///< The reply where somebody's open transaction holds the row.
     std::span<const Piece> pieces{};
+    const char* at_once = "";     ///< Of a batch: the common case for all items in one statement.
+    const char* done_reply = "";  ///< The reply of an item that `at_once` has done.
 };
 
 /// Three functions of one text. `one` takes values, for a single call needs no arrays. `batch`
@@ -229,6 +231,22 @@ inline constexpr const char* declarations = R"sql(
   v_retention_end bigint;
 )sql";
 
+/// Batches come sorted by key, so what was done at once is met again in the same order, and of a
+/// key that comes twice only the first can have been. {first} marks those.
+inline constexpr const char* at_once_declare = R"sql(
+  v_made uuid[];
+  v_next integer := 1;
+)sql";
+inline constexpr const char* at_once_check = R"sql(
+  IF v_made[v_next] = a_key[i] THEN
+    v_next := v_next + 1;
+    {clear}
+    {done_reply}
+    RETURN NEXT;
+    CONTINUE;
+  END IF;
+)sql";
+
 /// The empty record of `RecordHeader{}`, with `created` set.
 inline constexpr const char* fresh = R"sql(
       r.state := 0; r.token := false; r.bound := false; r.verify := false; r.takeover := false;
@@ -260,6 +278,22 @@ template <class Each>
     return all;
 }
 
+[[nodiscard]] inline std::string cleared(const Operation& operation) {
+    return joined(outputs(operation), " ",
+                  [](const Field& field) { return "o_" + std::string(field.name) + " := NULL;"; });
+}
+
+/// The items of a batch as rows, in their order; of equal keys the first is marked `leads`.
+[[nodiscard]] inline std::string unnested(std::span<const Field> inputs) {
+    const auto arrays =
+        joined(inputs, ", ", [](const Field& field) { return "a_" + std::string(field.name); });
+    const auto names =
+        joined(inputs, ", ", [](const Field& field) { return std::string(field.name); });
+    return "q AS MATERIALIZED (SELECT u.*, lag(u.key) OVER (ORDER BY u.n) IS DISTINCT FROM u.key "
+           "AS leads FROM unnest(" +
+           arrays + ") WITH ORDINALITY u(" + names + ", n) ORDER BY u.n)";
+}
+
 [[nodiscard]] inline std::string item_text(const Names& names, const Operation& operation,
                                            Form form) {
     std::string header_set;
@@ -276,9 +310,7 @@ template <class Each>
         insert = "ELSE INSERT INTO {table} (key, component, scope, tenant, id, format" +
                  header_names + ") VALUES (q_key, q_component, q_scope, q_tenant, q_id, 1" +
                  header_values + ") ON CONFLICT (key) DO NOTHING;";
-    const auto clear = joined(outputs(operation), " ", [](const Field& field) {
-        return "o_" + std::string(field.name) + " := NULL;";
-    });
+    const std::string clear = form == Form::one ? "o_trouble := NULL;" : cleared(operation);
     const char* arm = form == Form::one ? "PERFORM set_config('lock_timeout', p_wait, true);" : "";
     std::vector<std::pair<std::string, std::string>> marks = {{"{decide}", operation.decide},
                                                               {"{reply}", operation.reply},
@@ -308,14 +340,20 @@ template <class Each>
     const auto next = detail::joined(inputs, "\n", [](const Field& field) {
         return "  q_" + std::string(field.name) + " := a_" + field.name + "[i];";
     });
+    const bool at_once = form == Form::batch && *operation.at_once != '\0';
     const std::string guarded = form == Form::batch
                                     ? item
                                     : "BEGIN" + item + "EXCEPTION WHEN lock_not_available THEN\n" +
                                           operation.locked + "\nEND;\n";
-    return names.fill("\nDECLARE" + declare + "\nBEGIN\n" +
-                      "PERFORM set_config('lock_timeout', p_wait, true);\n" +
-                      "FOR i IN 1 .. cardinality(a_key) LOOP\n" + next + guarded +
-                      "RETURN NEXT;\nEND LOOP;\nEND\n");
+    const std::string body = "\nDECLARE" + declare + (at_once ? detail::at_once_declare : "") +
+                             "\nBEGIN\n" + "PERFORM set_config('lock_timeout', p_wait, true);\n" +
+                             (at_once ? "v_now := {now};\n" + std::string(operation.at_once) : "") +
+                             "FOR i IN 1 .. cardinality(a_key) LOOP\n" +
+                             (at_once ? detail::at_once_check : "") + next + guarded +
+                             "RETURN NEXT;\nEND LOOP;\nEND\n";
+    return names.fill(body, {{"{q}", detail::unnested(inputs)},
+                             {"{clear}", detail::cleared(operation)},
+                             {"{done_reply}", operation.done_reply}});
 }
 
 /// CREATE OR REPLACE of one of an operation's functions.
@@ -332,8 +370,11 @@ template <class Each>
     // A plan that was made while the table was small would scan it when it has grown.
     return "CREATE OR REPLACE FUNCTION " + names.function(operation.name, form) + "(" + in +
            ", IN p_wait text, " + out + ")" + (form == Form::one ? "" : " RETURNS SETOF record") +
-           " LANGUAGE plpgsql VOLATILE SET enable_seqscan TO off AS $idem$" +
-           function_body(names, operation, form) + "$idem$";
+           " LANGUAGE plpgsql VOLATILE SET enable_seqscan TO off" +
+           (form == Form::batch && *operation.at_once != '\0'
+                ? " SET enable_hashjoin TO off SET enable_mergejoin TO off"
+                : "") +
+           " AS $idem$" + function_body(names, operation, form) + "$idem$";
 }
 
 /// SELECT of all that a function gives.

@@ -45,6 +45,7 @@ inline constexpr const char* claim_declare = R"sql(
   v_max_attempts integer;
   v_max_crashes integer;
   v_crashes bigint;
+  v_made_at bigint;
 )sql";
 
 /// `stricter`, into v_orphan, v_max_attempts and v_max_crashes.
@@ -111,7 +112,7 @@ inline constexpr const char* claim_decide = R"sql(
       r.fingerprint := q_fingerprint;
       v_clear := true;
       v_acquire := true;
-    ELSIF r.state <> 3 AND v_other THEN
+    ELSIF v_other AND (r.state <> 3 OR r.verify) THEN  -- what is owed cannot be corrected
       o_kind := 2;  -- mismatch
     ELSIF r.state = 2 THEN
       IF v_same_owner THEN  -- the same claim again: its answer had been lost
@@ -127,17 +128,29 @@ inline constexpr const char* claim_decide = R"sql(
         o_kind := 1;  -- in progress
         o_lease_left := r.lease_end - v_now;
       END IF;
+    ELSIF r.state = 1 AND v_now >= r.validity_end THEN
+      o_kind := 8;
+    ELSIF r.state IN (1, 3) AND r.verify AND NOT q_can_verify THEN  -- inherit_mark
+      {stricter}
+      r.orphan := v_orphan;
+      r.max_attempts := v_max_attempts;
+      r.max_crashes := v_max_crashes;
+      r.takeover := true;
+      r.state := 6;  -- held
+      r.completed := v_now;
+      r.retention_end := v_now + q_held_retention;
+      r.verify := false;
+      o_kind := 5;
+      v_write := true;
     ELSIF r.state = 3 THEN  -- released
+      r.takeover := r.takeover OR r.verify;
       v_clear := v_other OR (r.fingerprint <> '') <> (q_fingerprint <> '');
       r.fingerprint := q_fingerprint;
       v_acquire := true;
     ELSIF r.state = 1 THEN  -- issued
-      IF v_now >= r.validity_end THEN
-        o_kind := 8;
-      ELSE
-        IF NOT r.bound THEN r.fingerprint := q_fingerprint; END IF;
-        v_acquire := true;
-      END IF;
+      r.takeover := r.takeover OR r.verify;
+      IF NOT r.bound THEN r.fingerprint := q_fingerprint; END IF;
+      v_acquire := true;
     ELSE
       o_kind := r.state - 1;  -- completed, failed, unknown
     END IF;
@@ -164,9 +177,10 @@ inline constexpr const char* claim_decide = R"sql(
       v_write := true;
     END IF;)sql";
 
-/// A running record has neither result nor failure: `acquire` cleared them.
-inline constexpr const char* claim_parts = R"sql(result = '', failure_code = '',
-        failure_message = '',
+/// What is not acquired has no result yet, but may hold the failure of its last release.
+inline constexpr const char* claim_parts = R"sql(result = '',
+        failure_code = CASE WHEN v_acquire THEN '' ELSE t.failure_code END,
+        failure_message = CASE WHEN v_acquire THEN '' ELSE t.failure_message END,
         checkpoint = CASE WHEN v_clear THEN '' ELSE t.checkpoint END,
         resource = CASE WHEN v_clear THEN '' ELSE t.resource END)sql";
 
@@ -200,6 +214,39 @@ inline constexpr const char* claim_reply = R"sql(
     END IF;
   END IF;)sql";
 
+/// Of a batch: all keys that are not there, in one INSERT. A row that is there in whatever state
+/// stays untouched, and costs nothing in the log.
+inline constexpr const char* claim_at_once = R"sql(
+  WITH {q}, made AS (
+    INSERT INTO {table} (key, component, scope, tenant, id, format, state, token, bound, verify,
+      takeover, orphan, max_attempts, max_crashes, result_kind, codec_tag, codec_version,
+      failure_kind, attempt, crashes, fence, owner, fingerprint, created, started, completed,
+      lease_end, retention_end, validity_end)
+    SELECT key, component, scope, tenant, id, 1, 2, false, false, false,
+      false, orphan, max_attempts, max_crashes, 0, 0, 0,
+      0, 1, 0, greatest(v_now, 1), owner, fingerprint, v_now, v_now, 0,
+      v_now + lease,
+      v_now + lease + retention + CASE WHEN orphan <> 0 THEN held_retention ELSE 0 END, 0
+    FROM q WHERE leads AND NOT redeem_only ORDER BY n
+    ON CONFLICT (key) DO NOTHING RETURNING key)
+  SELECT array_agg(key ORDER BY key) INTO v_made FROM made;
+  v_made_at := v_now;
+)sql";
+
+/// `v_now` may be another's by now; the time of the INSERT is not.
+inline constexpr const char* claim_done_reply = R"sql(
+    o_kind := 0;
+    o_attempt := 1;
+    o_crashes := 0;
+    o_created := v_made_at;
+    o_started := v_made_at;
+    o_completed := 0;
+    o_lease_left := a_lease[i];
+    o_verify := false;
+    o_takeover := false;
+    o_fence := greatest(v_made_at, 1);
+)sql";
+
 inline constexpr Piece claim_pieces[] = {{"{claim_orphan}", claim_orphan},
                                          {"{stricter}", claim_stricter}};
 
@@ -216,7 +263,9 @@ inline constexpr Operation claim_operation{
     .inserts = true,
     .reply = detail::claim_reply,
     .locked = "o_trouble := NULL; o_kind := 1; o_lease_left := 0;",
-    .pieces = detail::claim_pieces};
+    .pieces = detail::claim_pieces,
+    .at_once = detail::claim_at_once,
+    .done_reply = detail::claim_done_reply};
 
 }  // namespace idem::inline v0_1::postgres
 

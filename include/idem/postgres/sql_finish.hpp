@@ -43,6 +43,7 @@ inline constexpr const char* finish_declare = R"sql(
   v_own boolean;
   v_rolled boolean;
   v_clear boolean;
+  v_owed boolean;
 )sql";
 
 inline constexpr const char* finish_release = R"sql(
@@ -55,7 +56,13 @@ inline constexpr const char* finish_release = R"sql(
           r.verify := false;
           r.failure_kind := 4;
         ELSE
+          -- What never ran has not verified either: the mark stays with the record.
+          v_owed := r.verify AND NOT q_counted;
           {roll_back}
+          IF v_owed THEN
+            r.verify := true;
+            r.retention_end := r.retention_end + q_held_retention;
+          END IF;
         END IF;)sql";
 
 /// Kinds: 0 complete, 1 fail, 2 release, 3 quarantine. Reasons as in `LostReason`.
@@ -123,6 +130,29 @@ inline constexpr const char* finish_reply = R"sql(
     o_state := CASE WHEN v_stands OR v_write THEN r.state ELSE 7 END;
   END IF;)sql";
 
+/// Of a batch: every complete of a holder that stands, in one UPDATE.
+inline constexpr const char* finish_at_once = R"sql(
+  WITH {q}, made AS (
+    UPDATE {table} t SET state = 4, completed = v_now, retention_end = v_now + q.retention,
+      verify = false, failure_kind = 0, result_kind = q.result_kind, codec_tag = q.codec_tag,
+      codec_version = q.codec_version, result = q.result, failure_code = '',
+      failure_message = '', checkpoint = coalesce(q.checkpoint, ''),
+      resource = coalesce(q.resource, t.resource)
+    FROM q WHERE q.leads AND q.kind = 0 AND t.key = q.key AND t.state = 2
+      AND t.owner = q.owner AND t.fence = q.fence AND v_now < t.retention_end
+      AND t.format = 1 AND t.component = q.component AND t.scope = q.scope
+      AND t.tenant = q.tenant AND t.id = q.id AND t.orphan BETWEEN 0 AND 2
+      AND t.result_kind BETWEEN 0 AND 4 AND t.failure_kind BETWEEN 0 AND 4
+    RETURNING t.key)
+  SELECT array_agg(key ORDER BY key) INTO v_made FROM made;
+)sql";
+
+inline constexpr const char* finish_done_reply = R"sql(
+    o_lost := false;
+    o_reason := 0;
+    o_state := 4;
+)sql";
+
 inline constexpr Piece finish_pieces[] = {{"{finish_release}", finish_release},
                                           {"{roll_back}", roll_back}};
 
@@ -173,7 +203,9 @@ inline constexpr Operation finish_operation{.name = "finish",
                                             .inserts = true,
                                             .reply = detail::finish_reply,
                                             .locked = detail::locked_trouble,
-                                            .pieces = detail::finish_pieces};
+                                            .pieces = detail::finish_pieces,
+                                            .at_once = detail::finish_at_once,
+                                            .done_reply = detail::finish_done_reply};
 
 inline constexpr Operation renew_operation{.name = "renew",
                                            .in = detail::renew_in,
@@ -184,7 +216,9 @@ inline constexpr Operation renew_operation{.name = "renew",
                                            .inserts = false,
                                            .reply = "",
                                            .locked = detail::locked_trouble,
-                                           .pieces = {}};
+                                           .pieces = {},
+                                           .at_once = "",
+                                           .done_reply = ""};
 
 }  // namespace idem::inline v0_1::postgres
 

@@ -163,7 +163,9 @@ inline constexpr Operation issue_operation{.name = "issue",
                                            .inserts = true,
                                            .reply = detail::done_reply,
                                            .locked = detail::locked_trouble,
-                                           .pieces = {}};
+                                           .pieces = {},
+                                           .at_once = "",
+                                           .done_reply = ""};
 
 inline constexpr Operation resolve_operation{.name = "resolve",
                                              .in = detail::resolve_in,
@@ -174,7 +176,9 @@ inline constexpr Operation resolve_operation{.name = "resolve",
                                              .inserts = false,
                                              .reply = detail::done_reply,
                                              .locked = detail::locked_trouble,
-                                             .pieces = detail::roll_back_pieces};
+                                             .pieces = detail::roll_back_pieces,
+                                             .at_once = "",
+                                             .done_reply = ""};
 
 inline constexpr Operation reap_operation{.name = "reap",
                                           .in = detail::reap_in,
@@ -185,7 +189,9 @@ inline constexpr Operation reap_operation{.name = "reap",
                                           .inserts = false,
                                           .reply = detail::done_reply,
                                           .locked = detail::locked_trouble,
-                                          .pieces = detail::roll_back_pieces};
+                                          .pieces = detail::roll_back_pieces,
+                                          .at_once = "",
+                                          .done_reply = ""};
 
 inline constexpr Operation forget_operation{.name = "forget",
                                             .in = detail::forget_in,
@@ -196,7 +202,9 @@ inline constexpr Operation forget_operation{.name = "forget",
                                             .inserts = false,
                                             .reply = detail::done_reply,
                                             .locked = detail::locked_trouble,
-                                            .pieces = {}};
+                                            .pieces = {},
+                                            .at_once = "",
+                                            .done_reply = ""};
 
 inline constexpr const Operation* operations[] = {
     &claim_operation,   &finish_operation, &renew_operation, &issue_operation,

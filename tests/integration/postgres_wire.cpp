@@ -43,7 +43,7 @@ idem::Trouble claim_by(const std::string& conninfo) {
     const idem::Key key{"s", "k"};
     const auto from = idem::LocalClock::now();
     const auto reply = idem::claim_one(store, claim_of(key, 'a'));
-    CHECK(idem::LocalClock::now() - from < 10s);  // of a busy machine
+    CHECK(idem::LocalClock::now() - from < 30s);  // of a busy machine
     INFO(reply.trouble.message);
     CHECK(reply.trouble.message.find("secret") == std::string::npos);
     CHECK_FALSE(reply.trouble.may_have_applied);

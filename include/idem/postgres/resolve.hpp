@@ -15,6 +15,16 @@
 
 #include <idem/clock.hpp>
 
+// glibc looks names up on a thread of its own, whose small stack ThreadSanitizer overruns.
+#if defined(__GLIBC__) && !defined(__SANITIZE_THREAD__)
+#define IDEM_RESOLVES_ASIDE
+#endif
+#ifdef __has_feature
+#if __has_feature(thread_sanitizer)
+#undef IDEM_RESOLVES_ASIDE
+#endif
+#endif
+
 namespace idem::inline v0_1::postgres {
 
 struct Resolved {
@@ -46,7 +56,7 @@ namespace detail {
     return hints;
 }
 
-#ifdef __GLIBC__
+#ifdef IDEM_RESOLVES_ASIDE
 /// A look-up that outlives its caller where the name server does not answer: glibc's own thread
 /// goes on writing into it, so it is kept until that has ended.
 struct LookUp {
@@ -104,7 +114,7 @@ struct [[gnu::visibility("hidden")]] AbandonedLookUps {
     return {numeric(look_up->request.ar_result), {}};
 }
 #else
-/// Without glibc the resolver's own time limit is the only one.
+/// Here the resolver's own time limit is the only one.
 [[nodiscard]] inline Resolved look_up(const std::string& host, LocalInstant) {
     const addrinfo hints = stream_hints(AI_ADDRCONFIG);
     addrinfo* list = nullptr;
@@ -132,5 +142,7 @@ struct [[gnu::visibility("hidden")]] AbandonedLookUps {
 }
 
 }  // namespace idem::inline v0_1::postgres
+
+#undef IDEM_RESOLVES_ASIDE
 
 #endif

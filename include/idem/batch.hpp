@@ -38,16 +38,12 @@ concept batch_handler = std::invocable<Handler, std::span<Execution* const>>;
 template <class Handler>
 struct BatchResult {};
 template <item_handler Handler>
-struct BatchResult<Handler> {
-    using Returned = std::invoke_result_t<Handler, Execution&, std::size_t>;
-    using Type = typename ResultOf<Returned>::Type;
-};
+struct BatchResult<Handler>
+    : CheckedResult<std::invoke_result_t<Handler, Execution&, std::size_t>> {};
 template <batch_handler Handler>
-struct BatchResult<Handler> {
-    using Returned =
-        typename std::invoke_result_t<Handler, std::span<Execution* const>>::value_type;
-    using Type = typename ResultOf<Returned>::Type;
-};
+struct BatchResult<Handler>
+    : CheckedResult<
+          typename std::invoke_result_t<Handler, std::span<Execution* const>>::value_type> {};
 
 /// A batch under way: claims in one request, runs what was acquired, answers the rest. Does not
 /// wait for keys that are in progress elsewhere.

@@ -38,10 +38,9 @@ struct ResultOf<R> {
     using Type = typename R::value_type;
 };
 
-/// The result type of a handler, after the checks whose messages a user should see.
-template <class Handler>
-struct Handled {
-    using Returned = typename HandlerResult<Handler>::type;
+/// The result type of what a handler returned, after the checks whose messages a user should see.
+template <class Returned>
+struct CheckedResult {
     static_assert(!std::is_reference_v<Returned> && !std::is_pointer_v<Returned>,
                   "idem: a handler returns a value; what a reference or pointer refers to is gone "
                   "when its answer is replayed");
@@ -52,6 +51,8 @@ struct Handled {
                   "name the members of an aggregate: static constexpr auto idem_fields = "
                   "std::tuple{&T::a, &T::b};");
 };
+template <class Handler>
+struct Handled : CheckedResult<typename HandlerResult<Handler>::type> {};
 
 /// The handler's own return value; `void` becomes `std::monostate`.
 template <class Handler>

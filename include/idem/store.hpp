@@ -21,7 +21,9 @@ namespace idem::inline v0_1 {
 ///     position. The same key twice in a batch acts as if sent one after the other.
 ///  4. Trouble: what could not be done is in the item's `trouble` and harms no other item. An
 ///     operation throws only `std::bad_alloc`. With `may_have_applied` false nothing was written.
-///  5. Retry: the same request again, after its answer was lost, answers as the first did.
+///  5. Retry: the same claim, finish, renew or issue again, after its answer was lost, answers as
+///     the first did (an issue over a tombstone is refused then, and stands). resolve, reap and
+///     forget again change nothing, and the state in the answer says how things stand.
 ///  6. Bytes: keys, results, checkpoints and resource ids of any bytes come back as they were.
 ///  7. Fences of a key grow with every acquisition, across expiry and forget too.
 ///  8. Expiry: a record past its retention is nothing, whether or not it has been removed, and is

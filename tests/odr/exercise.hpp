@@ -1,12 +1,33 @@
 #ifndef IDEM_TESTS_ODR_EXERCISE_HPP
 #define IDEM_TESTS_ODR_EXERCISE_HPP
 
-#include <idem/idem.hpp>
+#include <chrono>
+#include <thread>
+#include <utility>
+#include <variant>
 
-// One use of the library that reaches its inline state. `static`, so that each program and shared
-// object runs its own copy and not the first one the loader met.
+#include <idem/idem.hpp>
+#include <idem/testing/model_store.hpp>
+
+// One use of the library that reaches its inline state: random bytes, a guard, its heartbeat, a
+// fingerprint. `static`, so that each program and shared object runs its own copy and not the
+// first one the loader met.
 [[nodiscard]] static inline bool exercise() {
-    return IDEM_VERSION_MAJOR == 0;
+    const idem::testing::ModelStore store({});
+    idem::IdempotencyGuard guard(store, {.lease = std::chrono::milliseconds{60}});
+    const auto request = idem::Fingerprint::of("order", 7);
+    const idem::Key key{.scope = "odr", .id = "1"};
+    if (guard.run(key, request, [] { return 7; }).value() != 7) return false;
+    if (!guard.run(key, request, [] { return 8; }).replayed()) return false;
+
+    // Held until its lease has been renewed, or was lost for want of time.
+    auto answer = guard.claim<int>({.scope = "odr", .id = "2"}, request);
+    auto& claim = std::get<idem::Claim<int>>(answer);
+    const auto lease_end = [&] { return guard.find(claim.key())->header.lease_end; };
+    const auto first = lease_end();
+    while (claim.held() && lease_end() == first)
+        std::this_thread::sleep_for(std::chrono::milliseconds{1});
+    return std::move(claim).complete(1).value() == 1;
 }
 
 #endif

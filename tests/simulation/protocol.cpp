@@ -107,7 +107,8 @@ struct State_ {
     std::uint8_t handovers = 0;  // times a vanished holder's claim went on by rerun
     bool excused = false;        // forget, end of retention or a jump: the contract names these
     bool purged = false;
-    std::uint8_t owners = 0;  // drawn so far
+    std::uint8_t owners = 0;      // drawn so far
+    std::uint8_t last_owner = 0;  // the last one to whom the key was given
     Fence highest = 0;
     std::uint8_t ticks = 0, copies = 0, crashes = 0, forgets = 0, people = 0, reaps = 0,
                  expiries = 0, jumps = 0;
@@ -160,7 +161,7 @@ public:
                        s_.forgets}));
         hash.add(pack({s_.people, s_.reaps, s_.expiries, s_.jumps, s_.record.has_value(),
                        rank(s_.highest), clocks_apart ? s_.now : 0U, s_.in_bag}));
-        hash.add(s_.copies);
+        hash.add(pack({s_.copies, name(s_.last_owner)}));
         for (std::size_t i = 0; clocks_apart && i < fence_count_; ++i) hash.add(fences_[i]);
         add_record(hash);
         for (std::size_t i = 0; i < b_.callers; ++i) {
@@ -235,7 +236,7 @@ private:
     std::array<std::size_t, callers_max> place_{};
     std::array<Fence, callers_max + bag_max + 3> fences_{};
     std::size_t fence_count_ = 0;
-    std::array<std::uint8_t, callers_max + bag_max + 1> owners_{};
+    std::array<std::uint8_t, callers_max + bag_max + 2> owners_{};
     std::uint8_t owner_count_ = 0;
 };
 
@@ -612,7 +613,7 @@ private:
         if (reply.good) {
             reply.fence = answer.record.fence;
             reply.verify = answer.record.verify;
-            if (!mine) grant(s, answer);
+            if (!mine) grant(s, m.owner, answer);
         }
         if (answer.change.write) s.record = answer.record;
         if (answer.change.write && answer.change.result == protocol::Part::clear) s.result = 0;
@@ -626,7 +627,10 @@ private:
         return !correctable && s.record->fingerprint.present() && s.record->fingerprint != print;
     }
 
-    void grant(State_& s, const protocol::ClaimAnswer& answer) {
+    void grant(State_& s, std::uint8_t owner, const protocol::ClaimAnswer& answer) {
+        demand(owner != s.last_owner || !s.record || !protocol::stands(&*s.record, at(s.now)),
+               "a claim that had ended came back to life");
+        s.last_owner = owner;
         // Fences grow with every acquisition, across expiry as far as the store's clock does.
         demand(answer.record.fence > s.highest || (s.purged && s.jumps > 0),
                "a fence did not grow");
@@ -637,6 +641,8 @@ private:
                    s.record->state != State::running || lapsed,
                "a live claim was given to another");
         if (!lapsed) return;
+        demand(answer.record.crashes == s.record->crashes + 1,
+               "a takeover does not count the holder that vanished");
         ++counts.takeovers;
         counts.verifications += answer.record.verify;
         if (!answer.record.verify) ++s.handovers;
@@ -729,6 +735,7 @@ private:
         if (!s.record || protocol::stands(&*s.record, at(s.now))) return;
         ++counts.expiries;
         s.excused = true;
+        s.last_owner = 0;  // nobody remembers
     }
 
     void other_moves(const State_& s) {

@@ -222,10 +222,10 @@ struct Settled {
         reply = send(call.guard, request);
     }
     if (reply.trouble) {
-        const bool waits = leave_to_background(call.guard, request);
+        // Told first: the background may have its own say as soon as it knows.
         call.tell(EventKind::unrecorded,
                   {.fence = request.fence, .attempt = attempt, .detail = reply.trouble.message});
-        if (!waits)
+        if (!leave_to_background(call.guard, request))
             call.tell(EventKind::record_abandoned, {.fence = request.fence,
                                                     .attempt = attempt,
                                                     .detail = "too many finishes wait already"});

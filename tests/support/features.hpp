@@ -19,7 +19,7 @@
 
 #include "support/spy_store.hpp"
 
-namespace idem_test {
+namespace idem_test::inline features {
 
 using SpyGuard = idem::IdempotencyGuard<SpyStore>;
 
@@ -139,6 +139,6 @@ template <class R>
     return std::get<idem::Claim<R>>(std::move(answer));
 }
 
-}  // namespace idem_test
+}  // namespace idem_test::inline features
 
 #endif

@@ -22,7 +22,7 @@
 
 /// What the tests of field cases share: a store on a clock that is moved by hand, the events of a
 /// guard, holders that vanish.
-namespace idem_test {
+namespace idem_test::inline field_cases {  // its own: other suites have a `key` too
 
 /// The events that guards told, for as long as anybody refers to them. Any thread.
 class Recorder {
@@ -199,6 +199,6 @@ template <class Trial>
     return instrumented ? std::max(1, plain / 10) : plain;
 }
 
-}  // namespace idem_test
+}  // namespace idem_test::inline field_cases
 
 #endif

@@ -86,6 +86,11 @@ TEST_CASE("key: the stored form is injective, for any bytes") {
         const auto back = idem::decode_key(stored);
         if (!back || !(*back == view)) FAIL("a key that does not come back");
     }
+    const std::string most(255, '\xFF');
+    const Key longest{most, most, most};
+    const auto whole = idem::encode_key(KeyView(Component::call, longest));
+    REQUIRE(idem::decode_key(whole));
+    CHECK(idem::decode_key(whole)->key() == longest);
     const Key odd{"a{b}c", all_bytes().substr(0, 255), "\0\xFF\r\n %'\""s};
     const auto stored = idem::encode_key(KeyView(Component::call, odd));
     REQUIRE(idem::decode_key(stored));
@@ -137,6 +142,9 @@ TEST_CASE("content key: fields are typed and length-prefixed") {
                                                 id("a", "b"),
                                                 id(std::array<std::byte, 1>{std::byte{'1'}})};
     CHECK(std::set(different.begin(), different.end()).size() == different.size());
+    CHECK(id("a", "b") != id("at\0\0\0\0\0\0\0\0b"s));  // what stands between two texts
+    CHECK(id(std::optional<std::string>{}) == id(std::nullopt));
+    CHECK(id(std::optional<std::string>{}) != id(""));
     CHECK(id(std::optional("a"s)) == id("a"));
     CHECK(id(1) == id(1L));
     CHECK(id(0.0) == id(-0.0));

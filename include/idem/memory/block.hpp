@@ -58,7 +58,6 @@ struct Block {
     std::uint8_t flags;
     std::uint8_t words;
     std::uint8_t codec_version;
-    std::uint8_t unused;
 
     static constexpr std::uint8_t token = 1, bound = 2, verify = 4, takeover = 8;
     static constexpr std::uint8_t created_word = 1, started_word = 2, validity_word = 4;

@@ -180,6 +180,19 @@ inline constexpr bool instrumented = false;
 inline constexpr bool instrumented = false;
 #endif
 
+/// Makes a trial whose leases are real until it counts. One in which the machine was too busy to
+/// keep a lease says nothing: then the trial answers false, or was refused, and is made again.
+template <class Trial>
+[[nodiscard]] bool some_trial_counts(Trial trial) {
+    for (int i = 0; i < 50; ++i) {
+        try {
+            if (trial()) return true;
+        } catch (const idem::UnavailableError&) {  // the lease had ended before the handler began
+        }
+    }
+    return false;
+}
+
 /// How often a race is run: fewer times where every access is watched, or as IDEM_ROUNDS says.
 [[nodiscard]] inline int rounds(int plain) {
     if (const char* asked = std::getenv("IDEM_ROUNDS")) return std::max(1, std::atoi(asked));

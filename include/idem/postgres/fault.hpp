@@ -43,6 +43,7 @@ inline constexpr std::string_view lock_timeout = "55P03";
 inline constexpr std::string_view no_such_statement = "26000";
 inline constexpr std::string_view statement_exists = "42P05";
 inline constexpr std::string_view protocol = "08P01";
+inline constexpr std::string_view disk_full = "53100";
 // Of the client. SQLSTATE has none of them; class ID is ours.
 inline constexpr std::string_view timed_out = "ID001";  ///< No answer in the time allowed.
 inline constexpr std::string_view broken = "ID002";     ///< The connection ended without a word.
@@ -104,6 +105,22 @@ inline constexpr FaultClass fault_classes[] = {
     for (const auto& row : fault_classes)
         if (sqlstate.starts_with(row.code) && row.code.size() >= best.code.size()) best = row;
     return best;
+}
+
+/// What a person does about an error, by its SQLSTATE or how that begins. Empty: the message says.
+[[nodiscard]] constexpr std::string_view advice(std::string_view sqlstate) noexcept {
+    constexpr std::pair<std::string_view, std::string_view> rows[] = {
+        {"28", "set user and password in PostgresOptions::conninfo, or pg_hba.conf"},
+        {"3D000", "set dbname in PostgresOptions::conninfo"},
+        {"25006", "PostgresOptions::conninfo must name a primary"},
+        {"53100", "make room on the server's disk"},
+        {"53300", "raise max_connections or lower PostgresOptions::connections"},
+        {"ID005", "PostgreSQL 13 or later is needed"},
+    };
+    for (const auto& [code, text] : rows)
+        if (sqlstate.starts_with(code)) return text;
+    const Cure cure = fault_class(sqlstate).cure;
+    return cure == Cure::schema || cure == Cure::usage ? "" : "the same key may be tried again";
 }
 
 /// An error as a value. The message names host and database, never the password.

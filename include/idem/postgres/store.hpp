@@ -96,13 +96,14 @@ private:
     static constexpr std::size_t purge_max = 1000;
 
     [[nodiscard]] static Trouble trouble_of(const Fault& fault) {
-        switch (fault.cure) {
-            case postgres::Cure::schema:
-                return {Trouble::Kind::schema, fault.may_have_applied, fault.message};
-            case postgres::Cure::usage:
-                return {Trouble::Kind::usage, fault.may_have_applied, fault.message};
-            default: return Trouble::unavailable(fault.message, fault.may_have_applied);
-        }
+        Trouble out{Trouble::Kind::unavailable, fault.may_have_applied, fault.message};
+        if (fault.cure == postgres::Cure::schema) out.kind = Trouble::Kind::schema;
+        if (fault.cure == postgres::Cure::usage) out.kind = Trouble::Kind::usage;
+        // It was reached, and knows the other keys still: nothing may run unprotected for that.
+        out.full = fault.is(postgres::code::disk_full);
+        if (const auto what = postgres::advice(fault.sqlstate); !what.empty())
+            out.message.append("; ").append(what);
+        return out;
     }
     [[nodiscard]] static bool fits(const KeyView& key) noexcept {
         const std::size_t longest = std::max({key.scope.size(), key.tenant.size(), key.id.size()});

@@ -142,7 +142,7 @@ public:
                                             std::to_string(port_)};
         command.insert(command.end(), options_.begin(), options_.end());
         process_ = ServerProcess(command);
-        await(conninfo(), process_);
+        await(conninfo("target_session_attrs=any"), process_);  // a standby too
     }
     void end(int signal) { process_.end(signal); }
     void signal(int number) const { process_.signal(number); }

@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
 # Becomes a PostgreSQL server, or a pgbouncer before one, on a loopback port:
 #
-#   postgres_server.sh postgres DIR PORT [server option...]
+#   postgres_server.sh postgres DIR PORT [--small-disk=SIZE] [--standby-of=PORT] [server option...]
 #   postgres_server.sh pgbouncer DIR PORT SERVER_PORT
+#
+# A small disk is mounted at DIR/small, where only this server sees it. A standby begins as a copy of
+# the server on the other port, and follows it.
 #
 # DIR is made if it is not there. Both refuse to run as root and are then run as the user postgres;
 # both end when the process that started them does. The starter knows the process id: `exec`.
@@ -10,6 +13,21 @@ set -euo pipefail
 
 kind=$1 dir=$2 port=$3
 shift 3
+
+# In a mount namespace of its own, of which nothing is left when the server ends.
+if [[ ${1:-} == --small-disk=* ]]; then
+    mkdir -p "$dir/small"
+    mounts=(unshare --mount) owner=postgres back=()
+    if [[ $EUID -ne 0 ]]; then
+        mounts=(unshare --map-root-user --mount) owner=root
+        back=(unshare --user --map-user="$EUID")
+    fi
+    exec "${mounts[@]}" bash -c 'mount -t tmpfs -o "size=$1,mode=700,uid=$(id -u "$2")" tmpfs "$3" &&
+        shift 3 && exec "$@"' - "${1#*=}" "$owner" "$dir/small" \
+        "${back[@]}" "$0" "$kind" "$dir" "$port" "${@:2}"
+fi
+standby_of=
+if [[ ${1:-} == --standby-of=* ]]; then standby_of=${1#*=} && shift; fi
 
 as_postgres=(setpriv --pdeathsig INT)
 if [[ $EUID -eq 0 ]]; then
@@ -42,8 +60,11 @@ bin=$(pg_config --bindir 2>/dev/null || true)
 if [[ ! -x $bin/initdb ]]; then
     bin=$(printf '%s\n' /usr/lib/postgresql/*/bin | sort -V | tail -n 1)
 fi
-if [[ ! -f $dir/data/PG_VERSION ]]; then
-    cd "$dir"
+cd "$dir"
+if [[ ! -f $dir/data/PG_VERSION && -n $standby_of ]]; then
+    "${as_postgres[@]}" "$bin/pg_basebackup" -D "$dir/data" -R -X stream -c fast --no-sync \
+        -h 127.0.0.1 -p "$standby_of" -U postgres
+elif [[ ! -f $dir/data/PG_VERSION ]]; then
     "${as_postgres[@]}" "$bin/initdb" -D "$dir/data" -U postgres --auth=trust --no-sync \
         --encoding=UTF8 --locale=C >"$dir/initdb.log"
 fi

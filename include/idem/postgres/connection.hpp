@@ -97,7 +97,9 @@ public:
         }
         database_ = value("dbname");
         if (database_.empty()) database_ = value("user");
-        if (value("target_session_attrs").empty())  // a store that cannot write is of no use
+        // A store that cannot write is of no use. libpq's default is a word, and it is "any".
+        const auto session = find(options, nullptr, "target_session_attrs");
+        if (session.empty() && value("target_session_attrs") == "any")
             settings_.emplace_back("target_session_attrs", "read-write");
         settings_.emplace_back("fallback_application_name", "idem");
         places_ = places_of(value("host"), value("hostaddr"), value("port"));

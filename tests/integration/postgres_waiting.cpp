@@ -224,11 +224,8 @@ TEST_CASE("PostgreSQL: each notice is a look at once, not at the next poll",
 const char* const child_conninfo = "IDEM_TEST_CHILD_CONNINFO";
 const char* const child_schema = "IDEM_TEST_CHILD_SCHEMA";
 
-/// Runs in a process of its own, started by the test below: holds a key until it is told to let go.
-TEST_CASE("PostgreSQL: the holder in another process", "[.][child]") {
-    const char* conninfo = std::getenv(child_conninfo);
-    const char* schema = std::getenv(child_schema);
-    REQUIRE((conninfo != nullptr && schema != nullptr));
+/// In the process that the test below starts: holds a key until it is told to let go.
+void hold_until_told(const std::string& conninfo, const std::string& schema) {
     idem::PostgresOptions options;
     options.conninfo = conninfo;
     options.schema = schema;
@@ -248,15 +245,19 @@ TEST_CASE("PostgreSQL: the holder in another process", "[.][child]") {
 
 TEST_CASE("PostgreSQL: a waiter gets the answer of a holder in a process started for it",
           "[integration][postgres][waiting]") {
+    if (const char* conninfo = std::getenv(child_conninfo))
+        return hold_until_told(conninfo, std::getenv(child_schema));
     auto bench = make_bench();
     setenv(child_conninfo, shared_server().conninfo().c_str(), 1);
     setenv(child_schema, bench.schema().c_str(), 1);
     const pid_t child = fork();
     if (child == 0) {
-        execl("/proc/self/exe", "idem_integration", "PostgreSQL: the holder in another process",
+        execl("/proc/self/exe", "idem_integration",
+              "PostgreSQL: a waiter gets the answer of a holder in a process started for it",
               nullptr);
         _exit(127);
     }
+    unsetenv(child_conninfo);
     REQUIRE(child > 0);
     const auto end = idem_test::in_seconds(60);
     while (bench.sql()("SELECT count(*) FROM " + bench.table()) == "0" &&

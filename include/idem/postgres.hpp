@@ -11,6 +11,7 @@
 #include <idem/postgres/resolve.hpp>
 #include <idem/postgres/connection.hpp>
 #include <idem/postgres/pool.hpp>
+#include <idem/postgres/notices.hpp>
 
 #include <idem/postgres/options.hpp>
 #include <idem/postgres/sql.hpp>

@@ -2,7 +2,9 @@
 #define IDEM_POSTGRES_CONNECTION_HPP
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -212,7 +214,33 @@ public:
         return collect(deadline, false);
     }
 
+    /// Waits for what others NOTIFY, until the deadline or until the descriptor `wake` can be
+    /// read; adds the payloads that have come. False: the connection is of no more use.
+    [[nodiscard]] bool take_notices(int wake, LocalInstant deadline,
+                                    std::vector<std::string>& payloads) {
+        struct Free {
+            void operator()(PGnotify* n) const noexcept { PQfreemem(n); }
+        };
+        PGconn* c = connection_.get();
+        while (usable()) {
+            if (PQconsumeInput(c) == 0) break;
+            while (const auto notice = std::unique_ptr<PGnotify, Free>(PQnotifies(c)))
+                payloads.emplace_back(notice->extra);
+            const auto left = deadline - LocalClock::now();
+            if (!payloads.empty() || left <= left.zero()) return true;
+            std::array<pollfd, 2> at = {{{PQsocket(c), POLLIN, 0}, {wake, POLLIN, 0}}};
+            const auto ms = std::chrono::ceil<std::chrono::milliseconds>(left).count();
+            (void)::poll(at.data(), at.size(),
+                         static_cast<int>(std::min<std::int64_t>(ms, 1'000'000)));
+            if (at[1].revents != 0) return true;
+        }
+        broken_ = true;
+        return false;
+    }
+
     [[nodiscard]] int server_version() const noexcept { return PQserverVersion(connection_.get()); }
+    /// The process that greeted us, by its own words. A pooler makes a number up.
+    [[nodiscard]] int server_process() const noexcept { return PQbackendPID(connection_.get()); }
     [[nodiscard]] const std::string& place() const noexcept { return place_; }
 
 private:

@@ -30,6 +30,9 @@ struct PostgresOptions {
     /// How long a request waits for a row that somebody's open transaction holds, before it is
     /// answered `in_progress` (claim) or unavailable. Must be shorter than `statement_timeout`.
     Duration lock_timeout = std::chrono::milliseconds{500};
+    /// Waiting callers hear by LISTEN, on one connection more while any wait, that another process
+    /// has settled their key. Off, and behind a pooler that cannot carry it: they poll.
+    bool notices = true;
     /// For tests: the SQL expression of "now", in microseconds since 1970. Empty: the server's
     /// clock. It is part of the functions that `create_schema` makes.
     std::string clock_sql{};

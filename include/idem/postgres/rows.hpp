@@ -128,6 +128,8 @@ inline void read_name(RowReader& in, std::string& into, std::string& trouble) {
     for (Instant* at :
          {&h.created, &h.started, &h.completed, &h.lease_end, &h.retention_end, &h.validity_end})
         in.time(*at);
+    std::int64_t waited_until = 0;  // of the waiters, not of the record
+    in.number<std::int64_t, std::int64_t>(waited_until);
     in.number<std::uint32_t, std::int64_t>(h.attempt);
     in.number<std::uint32_t, std::int64_t>(h.crashes);
     in.number<std::uint32_t, std::int64_t>(h.codec.tag);

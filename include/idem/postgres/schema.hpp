@@ -23,7 +23,8 @@ namespace idem::inline v0_1::postgres {
     out += create_table_text(names) + ";";
     for (const auto* operation : operations)
         for (const Form form : forms) out += create_function(names, *operation, form) + ";";
-    out += create_purge_text(names) + ";" + view_text(names) + ";";
+    out += create_purge_text(names) + ";" + create_watch_text(names) + ";";
+    out += view_text(names) + ";";
     out += "COMMENT ON TABLE " + names.table() + " IS 'idem schema " +
            std::to_string(schema_version) + ". One row is one key; look at " +
            "the view beside it. Times are microseconds since 1970.';";
@@ -145,6 +146,9 @@ private:
                                   function_body(names, *operation, form));
                 !what.empty())
                 return what;
+    if (auto what = wrong(names.function_name("watch", Form::one), watch_body(names));
+        !what.empty())
+        return what;
     return wrong(names.function_name("purge", Form::one), purge_body(names));
 }
 

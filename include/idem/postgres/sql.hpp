@@ -121,10 +121,17 @@ public:
         return quoted(schema_) + "." + quoted(function_name(operation, form));
     }
 
-    /// Puts the names into a text: {table}, {now} and what `more` says.
+    /// Where a key is told that somebody waits for and that is settled now.
+    [[nodiscard]] std::string channel() const {
+        const auto digest = idem::detail::sha256(table());
+        return "idem_" + idem::detail::hex(idem::detail::as_text(digest)).substr(0, 16);
+    }
+
+    /// Puts the names into a text: {table}, {channel}, {now} and what `more` says.
     [[nodiscard]] std::string fill(
         std::string text, std::vector<std::pair<std::string, std::string>> more = {}) const {
         more.emplace_back("{table}", table());
+        more.emplace_back("{channel}", literal(channel()));
         more.emplace_back("{now}", clock_);
         for (const auto& [mark, value] : more)
             for (auto at = text.find(mark); at != std::string::npos;
@@ -169,6 +176,7 @@ inline constexpr const char* header_columns[] = {
 inline constexpr const char* skeleton = R"sql(
   v_lock := false;
   v_tries := 0;
+  v_waited := 0;
   LOOP
     {clear}
     IF v_lock THEN
@@ -203,7 +211,8 @@ inline constexpr const char* skeleton = R"sql(
     IF v_there THEN
       UPDATE {table} t SET {header_set}, {parts}
       WHERE t.key = q_key AND t.fence = v_fence AND t.state = v_state AND t.owner = v_owner
-        AND t.lease_end = v_lease_end AND t.retention_end = v_retention_end;
+        AND t.lease_end = v_lease_end AND t.retention_end = v_retention_end
+      RETURNING t.waited_until INTO v_waited;  -- as it is now, not as it was read
     {insert}
     END IF;
     EXIT WHEN FOUND;
@@ -213,6 +222,9 @@ inline constexpr const char* skeleton = R"sql(
       RAISE EXCEPTION 'idem: a row can be neither read nor written';
     END IF;
   END LOOP;
+  IF v_waited > v_now AND r.state <> 2 THEN  -- else spared: all commits with one queue up
+    PERFORM pg_notify({channel}, replace(q_key::text, '-', ''));
+  END IF;
   {reply}
 )sql";
 
@@ -224,6 +236,7 @@ inline constexpr const char* declarations = R"sql(
   v_stands boolean;
   v_write boolean;
   v_tries integer;
+  v_waited bigint;
   v_fence bigint;
   v_state smallint;
   v_owner uuid;

@@ -44,6 +44,7 @@ inline constexpr const char* finish_declare = R"sql(
   v_rolled boolean;
   v_clear boolean;
   v_owed boolean;
+  v_heard uuid[];
 )sql";
 
 inline constexpr const char* finish_release = R"sql(
@@ -143,8 +144,12 @@ inline constexpr const char* finish_at_once = R"sql(
       AND t.format = 1 AND t.component = q.component AND t.scope = q.scope
       AND t.tenant = q.tenant AND t.id = q.id AND t.orphan BETWEEN 0 AND 2
       AND t.result_kind BETWEEN 0 AND 4 AND t.failure_kind BETWEEN 0 AND 4
-    RETURNING t.key)
-  SELECT array_agg(key ORDER BY key) INTO v_made FROM made;
+    RETURNING t.key, t.waited_until)
+  SELECT array_agg(key ORDER BY key), array_agg(key) FILTER (WHERE waited_until > v_now)
+    INTO v_made, v_heard FROM made;
+  IF v_heard IS NOT NULL THEN
+    PERFORM pg_notify({channel}, replace(h::text, '-', '')) FROM unnest(v_heard) h;
+  END IF;
 )sql";
 
 inline constexpr const char* finish_done_reply = R"sql(

@@ -23,6 +23,7 @@ inline constexpr Column columns[] = {
     {"lease_end", Type::int8},
     {"retention_end", Type::int8},
     {"validity_end", Type::int8},
+    {"waited_until", Type::int8, " DEFAULT 0"},
     {"attempt", Type::int8},
     {"crashes", Type::int8},
     {"codec_tag", Type::int8},
@@ -116,6 +117,17 @@ BEGIN
 END
 )sql";
 
+/// Marks a running row as waited for, for five minutes: whoever settles it meanwhile tells so.
+inline constexpr const char* watch_sql = R"sql(
+DECLARE
+  v_now bigint := {now};
+BEGIN
+  PERFORM set_config('lock_timeout', p_wait, true);
+  UPDATE {table} t SET waited_until = v_now + 300000000
+  WHERE t.key = q_key AND t.state = 2 AND t.waited_until < v_now + 240000000;
+END
+)sql";
+
 inline constexpr const char* find_sql = R"sql(SELECT k.n, {now}, {columns}
 FROM unnest($1) WITH ORDINALITY k(key, n) JOIN {table} t ON t.key = k.key)sql";
 
@@ -169,6 +181,18 @@ inline constexpr int looks_per_page = 10'000;
 }
 [[nodiscard]] inline std::string purge_text(const Names& names) {
     return "SELECT o_removed, o_block FROM " + names.function("purge", Form::one) + "($1, $2)";
+}
+[[nodiscard]] inline std::string watch_body(const Names& names) {
+    return names.fill(detail::watch_sql);
+}
+[[nodiscard]] inline std::string create_watch_text(const Names& names) {
+    return "CREATE OR REPLACE FUNCTION " + names.function("watch", Form::one) +
+           "(IN q_key uuid, IN p_wait text) RETURNS void"
+           " LANGUAGE plpgsql VOLATILE SET enable_seqscan TO off AS $idem$" +
+           watch_body(names) + "$idem$";
+}
+[[nodiscard]] inline std::string watch_text(const Names& names) {
+    return "SELECT " + names.function("watch", Form::one) + "($1, $2)";
 }
 [[nodiscard]] inline std::string find_text(const Names& names) {
     return names.fill(detail::find_sql, {{"{columns}", detail::column_list()}});

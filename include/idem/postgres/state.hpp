@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -12,6 +14,7 @@
 #include <utility>
 
 #include <idem/detail/random.hpp>
+#include <idem/postgres/notices.hpp>
 #include <idem/postgres/options.hpp>
 #include <idem/postgres/pool.hpp>
 #include <idem/postgres/schema.hpp>
@@ -28,7 +31,11 @@ public:
           pool_(Conninfo(options_.conninfo), options_.connections, options_.connect_timeout),
           find_(statement(find_text(names_))),
           list_(statement(list_text(names_))),
-          purge_(statement(purge_text(names_))) {
+          purge_(statement(purge_text(names_))),
+          watch_(statement(watch_text(names_))),
+          notices_(std::make_shared<Notices>(Conninfo(options_.conninfo), names_.channel(),
+                                             options_.connect_timeout,
+                                             options_.statement_timeout)) {
         for (const auto* operation : operations)
             for (const Form form : forms)
                 calls_.emplace(std::pair{operation, form},
@@ -49,7 +56,10 @@ public:
     /// time allowed is over. `repeatable`: the same again, after its answer was lost, answers as
     /// the first did; what is not is never sent twice where it may have been applied.
     [[nodiscard]] Answer ask(const Statement& statement, const Params& params, bool repeatable) {
-        const LocalInstant deadline = LocalClock::now() + options_.time_allowed;
+        return ask(statement, params, repeatable, LocalClock::now() + options_.time_allowed);
+    }
+    [[nodiscard]] Answer ask(const Statement& statement, const Params& params, bool repeatable,
+                             LocalInstant deadline) {
         bool doubt = false;
         Answer answer;
         for (int tries = 0; tries < tries_max; ++tries) {
@@ -64,6 +74,27 @@ public:
             if (!again || (doubt && !repeatable) || LocalClock::now() >= deadline) break;
         }
         return answer;
+    }
+
+    /// Listens for the key of this digest, then marks its row, so that only what somebody waits
+    /// for is told. Null where it cannot be.
+    [[nodiscard]] std::shared_ptr<void> watch(const std::string& digest,
+                                              std::function<void()> notice) {
+        if (!options_.notices) return nullptr;
+        const LocalInstant deadline = LocalClock::now() + options_.time_allowed;
+        auto handle =
+            Notices::watch(notices_, idem::detail::hex(digest), std::move(notice), deadline);
+        if (!handle) return nullptr;
+        Params params;
+        params.add(Type::uuid, Value::bytes(digest));
+        params.add(Type::text, Value::bytes(lock_wait()));
+        return ask(watch_, params, true, deadline).fault ? nullptr : handle;
+    }
+
+    /// `lock_timeout` as the server's setting has it.
+    [[nodiscard]] std::string lock_wait() const {
+        const auto wait = std::chrono::ceil<std::chrono::milliseconds>(options_.lock_timeout);
+        return std::to_string(wait.count());
     }
 
     /// One script on a connection of the pool, as `create_schema` needs it. Not repeated.
@@ -144,6 +175,8 @@ private:
     Statement find_;
     Statement list_;
     Statement purge_;
+    Statement watch_;
+    std::shared_ptr<Notices> notices_;
     std::map<std::pair<const Operation*, Form>, Statement> calls_{};
     std::atomic<bool> verified_{false};
     std::atomic<bool> unnamed_only_{false};

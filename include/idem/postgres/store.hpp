@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -87,6 +88,18 @@ public:
 
     /// How long one request may take in the worst case.
     [[nodiscard]] Duration time_allowed() const noexcept { return state_->options().time_allowed; }
+
+    /// As the comment of `store` says. Null behind a pooler, without a connection, and in a child
+    /// of the process.
+    [[nodiscard]] std::shared_ptr<void> watch(const KeyView& key,
+                                              std::function<void()> notice) noexcept {
+        try {
+            if (!fits(key)) return nullptr;
+            return state_->watch(postgres::digest_of(key), std::move(notice));
+        } catch (...) {  // no memory, or no thread to be had
+            return nullptr;
+        }
+    }
 
 private:
     using Fault = postgres::Fault;
@@ -182,14 +195,11 @@ private:
     [[nodiscard]] postgres::Answer ask(const postgres::Operation& operation, postgres::Form form,
                                        bool repeatable, const postgres::Items<Request>& items) {
         // The second time round every locked item would wait again: hardly, then.
-        const auto wait =
-            form == postgres::Form::patient
-                ? std::chrono::milliseconds{10}
-                : std::chrono::ceil<std::chrono::milliseconds>(state_->options().lock_timeout);
+        const std::string wait = form == postgres::Form::patient ? "10" : state_->lock_wait();
         postgres::Params params;
         items.add_keys(params);
         postgres::add_fields(items, params);
-        params.add(postgres::Type::text, postgres::Value::bytes(std::to_string(wait.count())));
+        params.add(postgres::Type::text, postgres::Value::bytes(wait));
         return state_->ask(state_->call(operation, form), params, repeatable);
     }
 

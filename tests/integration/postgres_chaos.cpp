@@ -43,7 +43,8 @@ class Load {
 public:
     static constexpr int threads = 16;
 
-    explicit Load(const PostgresStore& store) : guard_(store_of(store), {.lease = 5min}) {
+    explicit Load(const PostgresStore& store)
+        : guard_(store_of(store), {.lease = 5min, .wait = 1s}) {
         for (int i = 0; i < threads; ++i) threads_.emplace_back([this, i] { work(i); });
     }
     Load(const Load&) = delete;
@@ -256,6 +257,11 @@ TEST_CASE("PostgreSQL chaos: a thousand stores are made, used and destroyed, and
         const auto outcome = guard.run({"cycle", id}, idem::Fingerprint::of_bytes(id),
                                        [&] { return "result of " + id; });
         if (outcome.value() != "result of " + id) FAIL("a wrong answer");
+        if (number % 5 == 0) {
+            const idem::Key key{"cycle", id};
+            const auto watch = store.watch(idem::KeyView(idem::Component::call, key), [] {});
+            if (!watch) FAIL("nothing listens");
+        }
         if (number % 100 == 0) {  // and trouble leaves nothing either
             auto wrong = options;
             wrong.conninfo = server.conninfo("dbname=nowhere");
@@ -273,8 +279,8 @@ TEST_CASE("PostgreSQL chaos: a thousand stores are made, used and destroyed, and
     const auto threads = idem_test::thread_count();
     const auto bytes = mallinfo2().uordblks;
     for (int i = 0; i < 1000; ++i) cycle(i);
-    CHECK(descriptors() == open);
-    CHECK(idem_test::thread_count() == threads);
+    CHECK(descriptors() <= open);  // fewer where an earlier test's last thread has ended since
+    CHECK(idem_test::thread_count() <= threads);
     // The smallest block, lost in each cycle, would be 32,000. With ASan its leak check counts.
     CHECK(mallinfo2().uordblks < bytes + 16'000);
     Sql sql(server.conninfo());

@@ -25,6 +25,8 @@
 #include <idem/postgres/state.hpp>
 #include <idem/postgres/store.hpp>
 #include <idem/postgres/open.hpp>
+#include <idem/postgres/guarded_transaction.hpp>
+#include <idem/postgres/transaction.hpp>
 // clang-format on
 
 #endif

@@ -16,6 +16,14 @@
 /// Rows of the server as records and replies.
 namespace idem::inline v0_1::postgres {
 
+[[nodiscard]] inline Trouble trouble_of(const Fault& fault) {
+    switch (fault.cure) {
+        case Cure::schema: return {Trouble::Kind::schema, fault.may_have_applied, fault.message};
+        case Cure::usage: return {Trouble::Kind::usage, fault.may_have_applied, fault.message};
+        default: return Trouble::unavailable(fault.message, fault.may_have_applied);
+    }
+}
+
 /// The columns of one row, one after the other. A field that is NULL, or of another size than its
 /// type has, makes the row `bad`; nothing is read past an end.
 class RowReader {

@@ -38,14 +38,14 @@ public:
     /// from many processes at once. @throws SchemaError, UnavailableError, UsageError.
     void create_schema() {
         const auto answer = state_->run_script(postgres::create_text(state_->names()));
-        if (answer.fault) trouble_of(*answer.fault).raise();
+        if (answer.fault) postgres::trouble_of(*answer.fault).raise();
         verify();
     }
 
     /// Looks at table, columns, types, unique index, privileges and functions.
     /// @throws SchemaError, naming what is wrong; UnavailableError, UsageError.
     void verify() {
-        if (const auto fault = state_->look()) trouble_of(*fault).raise();
+        if (const auto fault = state_->look()) postgres::trouble_of(*fault).raise();
     }
 
     void claim(std::span<const ClaimRequest> requests, std::span<ClaimReply> replies) {
@@ -108,15 +108,6 @@ private:
     static constexpr std::size_t bytes_max = std::size_t{8} << 20U;
     static constexpr std::size_t purge_max = 1000;
 
-    [[nodiscard]] static Trouble trouble_of(const Fault& fault) {
-        switch (fault.cure) {
-            case postgres::Cure::schema:
-                return {Trouble::Kind::schema, fault.may_have_applied, fault.message};
-            case postgres::Cure::usage:
-                return {Trouble::Kind::usage, fault.may_have_applied, fault.message};
-            default: return Trouble::unavailable(fault.message, fault.may_have_applied);
-        }
-    }
     [[nodiscard]] static bool fits(const KeyView& key) noexcept {
         const std::size_t longest = std::max({key.scope.size(), key.tenant.size(), key.id.size()});
         return longest <= KeyView::part_bytes_max && !key.scope.empty() && !key.id.empty();
@@ -180,7 +171,7 @@ private:
             Reply& reply = replies[items.which[i]];
             const int row = static_cast<int>(i);
             if (answer.fault) {
-                reply.trouble = trouble_of(*answer.fault);
+                reply.trouble = postgres::trouble_of(*answer.fault);
             } else if (auto trouble = postgres::row_trouble(answer.result, row)) {
                 reply.trouble = *std::move(trouble);
             } else if (!postgres::read_reply(answer.result, row, reply)) {
@@ -227,7 +218,7 @@ private:
         const auto answer = state_->ask(state_->find(), params, true);
         if (answer.fault) {
             for (auto& reply : replies)
-                if (!reply.trouble) reply.trouble = trouble_of(*answer.fault);
+                if (!reply.trouble) reply.trouble = postgres::trouble_of(*answer.fault);
             return;
         }
         for (int row = 0; row < answer.result.rows(); ++row) {
@@ -280,7 +271,7 @@ inline ListPage PostgresStore::list(const ListQuery& query) {
     p.add(Type::int8, Value::number(static_cast<std::int64_t>(limit)));
     const auto answer = state_->ask(state_->list(), p, true);
     if (answer.fault) {
-        page.trouble = trouble_of(*answer.fault);
+        page.trouble = postgres::trouble_of(*answer.fault);
         return page;
     }
     const postgres::Result& result = answer.result;
@@ -319,7 +310,7 @@ inline PurgeReply PostgresStore::purge(std::size_t limit) {
         p.add(Type::int4, Value::number(static_cast<std::int32_t>(rows)));
         const auto answer = state_->ask(state_->purge(), p, false);
         if (answer.fault) {
-            reply.trouble = trouble_of(*answer.fault);
+            reply.trouble = postgres::trouble_of(*answer.fault);
             return reply;
         }
         reply.removed +=

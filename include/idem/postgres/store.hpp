@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include <idem/postgres/purging.hpp>
 #include <idem/postgres/requests.hpp>
 #include <idem/postgres/rows.hpp>
 #include <idem/postgres/state.hpp>
@@ -102,11 +103,11 @@ public:
     }
 
 private:
+    friend class PostgresAudit;
     using Fault = postgres::Fault;
 
     static constexpr std::size_t items_max = 500;  ///< More gain nothing in one statement.
     static constexpr std::size_t bytes_max = std::size_t{8} << 20U;
-    static constexpr std::size_t purge_max = 1000;
 
     [[nodiscard]] static bool fits(const KeyView& key) noexcept {
         const std::size_t longest = std::max({key.scope.size(), key.tenant.size(), key.id.size()});
@@ -297,31 +298,7 @@ inline ListPage PostgresStore::list(const ListQuery& query) {
 }
 
 inline PurgeReply PostgresStore::purge(std::size_t limit) {
-    using postgres::Type;
-    using postgres::Value;
-    PurgeReply reply;
-    const LocalInstant deadline = LocalClock::now() + state_->options().time_allowed;
-    const bool from_start = state_->purge_block() == 0;
-    reply.more = true;
-    while (reply.removed < limit && LocalClock::now() < deadline) {
-        const auto rows = std::min(purge_max, limit - reply.removed);
-        postgres::Params p;
-        p.add(Type::int8, Value::number(state_->purge_block()));
-        p.add(Type::int4, Value::number(static_cast<std::int32_t>(rows)));
-        const auto answer = state_->ask(state_->purge(), p, false);
-        if (answer.fault) {
-            reply.trouble = postgres::trouble_of(*answer.fault);
-            return reply;
-        }
-        reply.removed +=
-            static_cast<std::size_t>(answer.result.number<std::int64_t>(0, 0).value_or(0));
-        const auto next = answer.result.number<std::int64_t>(0, 1);
-        state_->purge_block(next.value_or(0));
-        if (next) continue;
-        reply.more = !from_start;  // what lies before the place where this call began
-        return reply;
-    }
-    return reply;
+    return postgres::purge(*state_, limit, {}, state_->purge_block());
 }
 
 }  // namespace idem::inline v0_1

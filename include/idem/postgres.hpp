@@ -23,8 +23,12 @@
 #include <idem/postgres/rows.hpp>
 #include <idem/postgres/requests.hpp>
 #include <idem/postgres/state.hpp>
+#include <idem/postgres/purging.hpp>
 #include <idem/postgres/store.hpp>
+#include <idem/postgres/audit.hpp>
 #include <idem/postgres/open.hpp>
+#include <idem/postgres/guarded_transaction.hpp>
+#include <idem/postgres/transaction.hpp>
 // clang-format on
 
 #endif

@@ -37,7 +37,7 @@ std::string at_level(const std::string& level) {
         "options='-c default_transaction_isolation=" + level + "'");
 }
 
-TEST_CASE("conformance: PostgreSQL keeps every promise", "[integration][postgres]") {
+TEST_CASE("conformance: R124 PostgreSQL keeps every promise", "[integration][postgres]") {
     ask("read committed", at_level("read\\\\ committed"), 1, 100);
 }
 

@@ -328,7 +328,7 @@ TEST_CASE("PostgreSQL: open_store knows postgres://", "[integration][postgres]")
     CHECK_THROWS_AS(idem::open_store("postgres://h/d?idem_connections=many"), idem::UsageError);
 }
 
-TEST_CASE("PostgreSQL: purgers share the work, wait for nobody, and take only what is over",
+TEST_CASE("PostgreSQL: M59 purgers share the work, wait for nobody, and take only what is over",
           "[integration][postgres]") {
     auto bench = make_bench();
     const auto make = [&](const std::string& scope, int count) {

@@ -161,6 +161,15 @@ public:
     Connection(Connection&&) noexcept = default;
     Connection& operator=(Connection&&) noexcept = default;
 
+    /// Talks on a connection of the user's, which is never closed here, nor given settings.
+    [[nodiscard]] static Connection borrow(PGconn* c) {
+        Owned borrowed(c);
+        borrowed.get_deleter().borrowed = true;
+        const auto word = [](const char* text) { return std::string(text == nullptr ? "" : text); };
+        return Connection(std::move(borrowed),
+                          word(PQhost(c)) + ":" + word(PQport(c)) + "/" + word(PQdb(c)));
+    }
+
     [[nodiscard]] bool usable() const noexcept {
         return !broken_ && made_in_.here() && PQstatus(connection_.get()) == CONNECTION_OK &&
                PQtransactionStatus(connection_.get()) == PQTRANS_IDLE;
@@ -190,20 +199,30 @@ public:
     /// default is stricter, who lost a race could not see who won.
     [[nodiscard]] Answer run_read_committed(const Statement& statement, const Params& params,
                                             bool keep, LocalInstant deadline) {
+        Answer answer = run_between("BEGIN ISOLATION LEVEL READ COMMITTED", statement, params, keep,
+                                    "COMMIT", deadline);
+        if (!broken_ && PQtransactionStatus(connection_.get()) == PQTRANS_INERROR &&
+            script("ROLLBACK", deadline).fault)
+            broken_ = true;
+        return answer;
+    }
+
+    /// Three statements in one round trip; what comes after one that failed is not done. Gives the
+    /// rows of the middle one.
+    [[nodiscard]] Answer run_between(const char* before, const Statement& statement,
+                                     const Params& params, bool keep, const char* after,
+                                     LocalInstant deadline) {
         if (auto fault = prepare(statement, params, keep, deadline)) return {{}, std::move(fault)};
         PGconn* c = connection_.get();
-        const bool sent =
-            PQenterPipelineMode(c) == 1 && send_plain("BEGIN ISOLATION LEVEL READ COMMITTED") &&
-            send(statement, params, keep) && send_plain("COMMIT") && PQpipelineSync(c) == 1;
+        const bool sent = PQenterPipelineMode(c) == 1 && send_plain(before) &&
+                          send(statement, params, keep) && send_plain(after) &&
+                          PQpipelineSync(c) == 1;
         if (!sent) {
             broken_ = true;
             return {{}, unsent()};
         }
         Answer answer = collect(deadline, true);
         if (!broken_ && PQexitPipelineMode(c) == 0) broken_ = true;
-        if (!broken_ && PQtransactionStatus(c) == PQTRANS_INERROR &&
-            script("ROLLBACK", deadline).fault)
-            broken_ = true;
         return answer;
     }
 
@@ -247,7 +266,9 @@ private:
     struct Finish {
         Finish() noexcept {}  // NOLINT: a default argument would need the whole class
         idem::detail::MadeIn made_in;
+        bool borrowed = false;
         void operator()(PGconn* c) const noexcept {
+            if (borrowed) return;
             if (made_in.here()) return PQfinish(c);
             if (const int fd = PQsocket(c); fd >= 0) (void)::close(fd);  // the child's copy only
         }

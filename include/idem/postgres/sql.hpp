@@ -380,10 +380,11 @@ template <class Each>
     const auto out = detail::joined(detail::outputs(operation), ", ", [](const Field& field) {
         return "OUT o_" + std::string(field.name) + " " + sql_name(field.type);
     });
-    // A plan that was made while the table was small would scan it when it has grown.
+    // A plan that was made while the table was small would scan it when it has grown. What a
+    // function says of lock_timeout ends with it, also inside a transaction of the user's.
     return "CREATE OR REPLACE FUNCTION " + names.function(operation.name, form) + "(" + in +
            ", IN p_wait text, " + out + ")" + (form == Form::one ? "" : " RETURNS SETOF record") +
-           " LANGUAGE plpgsql VOLATILE SET enable_seqscan TO off" +
+           " LANGUAGE plpgsql VOLATILE SET enable_seqscan TO off SET lock_timeout TO 0" +
            (form == Form::batch && *operation.at_once != '\0'
                 ? " SET enable_hashjoin TO off SET enable_mergejoin TO off"
                 : "") +

@@ -184,8 +184,14 @@ inline constexpr const char* claim_parts = R"sql(result = '',
         checkpoint = CASE WHEN v_clear THEN '' ELSE t.checkpoint END,
         resource = CASE WHEN v_clear THEN '' ELSE t.resource END)sql";
 
-/// `reply_to`: a mismatch must not hand out another request's data.
+/// `reply_to`: a mismatch must not hand out another request's data. A claim that has waited for a
+/// transaction which then came to nothing read its clock before that one may have: its fence must
+/// not be below one that the other's handler has shown around.
 inline constexpr const char* claim_reply = R"sql(
+  IF o_trouble IS NULL AND v_write AND v_acquire AND {now} > v_now + 1000 THEN
+    r.fence := greatest(r.fence + 1, {now});
+    UPDATE {table} t SET fence = r.fence WHERE t.key = q_key;
+  END IF;
   IF o_trouble IS NULL AND o_kind <> 7 THEN
     o_attempt := r.attempt;
     o_crashes := r.crashes;

@@ -83,6 +83,14 @@ CREATE OR REPLACE VIEW {view} AS SELECT
   key
 FROM {table})sql";
 
+/// What purge takes: what is past its retention; with an age, what has been finished for so long.
+inline constexpr const char* dead_sql = R"sql(CASE WHEN p_age IS NULL
+        THEN t.retention_end <= v_now
+        ELSE t.state IN (4, 5) AND v_now - t.completed >= p_age
+          AND (p_component IS NULL OR t.component = p_component)
+          AND (p_scope IS NULL OR t.scope = p_scope)
+          AND (p_tenant IS NULL OR t.tenant = p_tenant) END)sql";
+
 /// Goes over the table as it lies on disk, a window of blocks at a time, so that a batch dirties
 /// few pages and needs no index. Rows that somebody holds are left for the next time round.
 inline constexpr const char* purge_sql = R"sql(
@@ -105,9 +113,9 @@ BEGIN
       SELECT t.key FROM {table} t
       WHERE t.ctid >= format('(%s,0)', o_block)::tid
         AND t.ctid < format('(%s,0)', o_block + v_window)::tid
-        AND t.retention_end <= v_now AND t.format = 1 AND t.state BETWEEN 1 AND 7
+        AND t.format = 1 AND t.state BETWEEN 1 AND 7 AND {dead}
       LIMIT p_limit - o_removed FOR UPDATE SKIP LOCKED)
-    DELETE FROM {table} t USING dead WHERE t.key = dead.key AND t.retention_end <= v_now;
+    DELETE FROM {table} t USING dead WHERE t.key = dead.key AND {dead};
     GET DIAGNOSTICS v_count = ROW_COUNT;
     o_removed := o_removed + v_count;
     EXIT WHEN o_removed >= p_limit;
@@ -127,6 +135,14 @@ BEGIN
   WHERE t.key = q_key AND t.state = 2 AND t.waited_until < v_now + 240000000;
 END
 )sql";
+
+/// How many records fit, and the ages of the oldest and the newest.
+inline constexpr const char* count_sql = R"sql(WITH c AS MATERIALIZED (SELECT {now} AS now)
+SELECT count(*), coalesce(max(c.now - t.created), 0), coalesce(min(c.now - t.created), 0)
+FROM {table} t, c
+WHERE c.now < t.retention_end AND t.state <> 7 AND c.now - t.created >= $1
+  AND ($2::"char" IS NULL OR t.component = $2) AND ($3::text IS NULL OR t.scope = $3)
+  AND ($4::text IS NULL OR t.tenant = $4) AND ($5::smallint IS NULL OR t.state = $5))sql";
 
 inline constexpr const char* find_sql = R"sql(SELECT k.n, {now}, {columns}
 FROM unnest($1) WITH ORDINALITY k(key, n) JOIN {table} t ON t.key = k.key)sql";
@@ -171,16 +187,18 @@ inline constexpr int looks_per_page = 10'000;
 }
 [[nodiscard]] inline std::string purge_body(const Names& names) {
     const std::string regclass = Names::literal(names.table()) + "::regclass";
-    return names.fill(detail::purge_sql, {{"{regclass}", regclass}});
+    return names.fill(detail::purge_sql, {{"{dead}", detail::dead_sql}, {"{regclass}", regclass}});
 }
 [[nodiscard]] inline std::string create_purge_text(const Names& names) {
     return "CREATE OR REPLACE FUNCTION " + names.function("purge", Form::one) +
-           "(IN p_block bigint, IN p_limit integer, OUT o_removed bigint, OUT o_block bigint)"
+           "(IN p_block bigint, IN p_limit integer, IN p_age bigint, IN p_component \"char\","
+           " IN p_scope text, IN p_tenant text, OUT o_removed bigint, OUT o_block bigint)"
            " LANGUAGE plpgsql VOLATILE SET enable_seqscan TO off AS $idem$" +
            purge_body(names) + "$idem$";
 }
 [[nodiscard]] inline std::string purge_text(const Names& names) {
-    return "SELECT o_removed, o_block FROM " + names.function("purge", Form::one) + "($1, $2)";
+    return "SELECT o_removed, o_block FROM " + names.function("purge", Form::one) +
+           "($1, $2, $3, $4, $5, $6)";
 }
 [[nodiscard]] inline std::string watch_body(const Names& names) {
     return names.fill(detail::watch_sql);
@@ -196,6 +214,9 @@ inline constexpr int looks_per_page = 10'000;
 }
 [[nodiscard]] inline std::string find_text(const Names& names) {
     return names.fill(detail::find_sql, {{"{columns}", detail::column_list()}});
+}
+[[nodiscard]] inline std::string count_text(const Names& names) {
+    return names.fill(detail::count_sql);
 }
 [[nodiscard]] inline std::string list_text(const Names& names) {
     return names.fill(detail::list_sql, {{"{columns}", detail::column_list()}});

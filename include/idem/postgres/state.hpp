@@ -58,13 +58,19 @@ public:
     [[nodiscard]] Answer ask(const Statement& statement, const Params& params, bool repeatable) {
         return ask(statement, params, repeatable, LocalClock::now() + options_.time_allowed);
     }
+    /// The same for a statement that needs its own time, each try all of it.
     [[nodiscard]] Answer ask(const Statement& statement, const Params& params, bool repeatable,
-                             LocalInstant deadline) {
+                             Duration time_allowed) {
+        return ask(statement, params, repeatable, LocalClock::now() + time_allowed, time_allowed);
+    }
+    [[nodiscard]] Answer ask(const Statement& statement, const Params& params, bool repeatable,
+                             LocalInstant deadline, std::optional<Duration> each_try = {}) {
         bool doubt = false;
         Answer answer;
         for (int tries = 0; tries < tries_max; ++tries) {
             if (tries > 0) pause(tries, deadline);
-            answer = once(statement, params, deadline);
+            answer =
+                once(statement, params, deadline, each_try.value_or(options_.statement_timeout));
             if (!answer.fault) return answer;
             Fault& fault = *answer.fault;
             learn(fault);
@@ -119,24 +125,22 @@ public:
     }
 
     /// Where the next purge goes on, so that each looks at another part of the table.
-    [[nodiscard]] std::int64_t purge_block() const noexcept { return purge_block_.load(); }
-    void purge_block(std::int64_t block) noexcept { purge_block_.store(block); }
-
-private:
-    static constexpr int tries_max = 12;
+    [[nodiscard]] std::atomic<std::int64_t>& purge_block() noexcept { return purge_block_; }
 
     /// The name is made of the text: 63 bits are plenty for the thirty statements of a table.
     [[nodiscard]] static Statement statement(std::string text) {
         return {"idem_" + detail::source_hash(text).substr(0, 16), std::move(text)};
     }
 
+private:
+    static constexpr int tries_max = 12;
+
     [[nodiscard]] Answer once(const Statement& statement, const Params& params,
-                              LocalInstant deadline) {
+                              LocalInstant deadline, Duration each_try) {
         Fault fault;
         auto loan = pool_.borrow(deadline, fault);
         if (!loan) return {{}, std::move(fault)};
-        const LocalInstant limit =
-            std::min(deadline, LocalClock::now() + options_.statement_timeout);
+        const LocalInstant limit = std::min(deadline, LocalClock::now() + each_try);
         if (!verified_.load()) {
             if (auto wrong = verify(**loan, names_, limit)) {
                 wrong->may_have_applied = false;

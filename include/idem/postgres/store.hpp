@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include <idem/postgres/purging.hpp>
 #include <idem/postgres/requests.hpp>
 #include <idem/postgres/rows.hpp>
 #include <idem/postgres/state.hpp>
@@ -38,14 +39,14 @@ public:
     /// from many processes at once. @throws SchemaError, UnavailableError, UsageError.
     void create_schema() {
         const auto answer = state_->run_script(postgres::create_text(state_->names()));
-        if (answer.fault) trouble_of(*answer.fault).raise();
+        if (answer.fault) postgres::trouble_of(*answer.fault).raise();
         verify();
     }
 
     /// Looks at table, columns, types, unique index, privileges and functions.
     /// @throws SchemaError, naming what is wrong; UnavailableError, UsageError.
     void verify() {
-        if (const auto fault = state_->look()) trouble_of(*fault).raise();
+        if (const auto fault = state_->look()) postgres::trouble_of(*fault).raise();
     }
 
     void claim(std::span<const ClaimRequest> requests, std::span<ClaimReply> replies) {
@@ -102,22 +103,12 @@ public:
     }
 
 private:
+    friend class PostgresAudit;
     using Fault = postgres::Fault;
 
     static constexpr std::size_t items_max = 500;  ///< More gain nothing in one statement.
     static constexpr std::size_t bytes_max = std::size_t{8} << 20U;
-    static constexpr std::size_t purge_max = 1000;
 
-    [[nodiscard]] static Trouble trouble_of(const Fault& fault) {
-        Trouble out{Trouble::Kind::unavailable, fault.may_have_applied, fault.message};
-        if (fault.cure == postgres::Cure::schema) out.kind = Trouble::Kind::schema;
-        if (fault.cure == postgres::Cure::usage) out.kind = Trouble::Kind::usage;
-        // It was reached, and knows the other keys still: nothing may run unprotected for that.
-        out.full = fault.is(postgres::code::disk_full);
-        if (const auto what = postgres::advice(fault.sqlstate); !what.empty())
-            out.message.append("; ").append(what);
-        return out;
-    }
     [[nodiscard]] static bool fits(const KeyView& key) noexcept {
         const std::size_t longest = std::max({key.scope.size(), key.tenant.size(), key.id.size()});
         return longest <= KeyView::part_bytes_max && !key.scope.empty() && !key.id.empty();
@@ -181,7 +172,7 @@ private:
             Reply& reply = replies[items.which[i]];
             const int row = static_cast<int>(i);
             if (answer.fault) {
-                reply.trouble = trouble_of(*answer.fault);
+                reply.trouble = postgres::trouble_of(*answer.fault);
             } else if (auto trouble = postgres::row_trouble(answer.result, row)) {
                 reply.trouble = *std::move(trouble);
             } else if (!postgres::read_reply(answer.result, row, reply)) {
@@ -228,7 +219,7 @@ private:
         const auto answer = state_->ask(state_->find(), params, true);
         if (answer.fault) {
             for (auto& reply : replies)
-                if (!reply.trouble) reply.trouble = trouble_of(*answer.fault);
+                if (!reply.trouble) reply.trouble = postgres::trouble_of(*answer.fault);
             return;
         }
         for (int row = 0; row < answer.result.rows(); ++row) {
@@ -281,7 +272,7 @@ inline ListPage PostgresStore::list(const ListQuery& query) {
     p.add(Type::int8, Value::number(static_cast<std::int64_t>(limit)));
     const auto answer = state_->ask(state_->list(), p, true);
     if (answer.fault) {
-        page.trouble = trouble_of(*answer.fault);
+        page.trouble = postgres::trouble_of(*answer.fault);
         return page;
     }
     const postgres::Result& result = answer.result;
@@ -307,31 +298,7 @@ inline ListPage PostgresStore::list(const ListQuery& query) {
 }
 
 inline PurgeReply PostgresStore::purge(std::size_t limit) {
-    using postgres::Type;
-    using postgres::Value;
-    PurgeReply reply;
-    const LocalInstant deadline = LocalClock::now() + state_->options().time_allowed;
-    const bool from_start = state_->purge_block() == 0;
-    reply.more = true;
-    while (reply.removed < limit && LocalClock::now() < deadline) {
-        const auto rows = std::min(purge_max, limit - reply.removed);
-        postgres::Params p;
-        p.add(Type::int8, Value::number(state_->purge_block()));
-        p.add(Type::int4, Value::number(static_cast<std::int32_t>(rows)));
-        const auto answer = state_->ask(state_->purge(), p, false);
-        if (answer.fault) {
-            reply.trouble = trouble_of(*answer.fault);
-            return reply;
-        }
-        reply.removed +=
-            static_cast<std::size_t>(answer.result.number<std::int64_t>(0, 0).value_or(0));
-        const auto next = answer.result.number<std::int64_t>(0, 1);
-        state_->purge_block(next.value_or(0));
-        if (next) continue;
-        reply.more = !from_start;  // what lies before the place where this call began
-        return reply;
-    }
-    return reply;
+    return postgres::purge(*state_, limit, {}, state_->purge_block());
 }
 
 }  // namespace idem::inline v0_1

@@ -23,6 +23,7 @@
 #include <idem/guard.hpp>
 
 #include "support/catch.hpp"
+#include "support/postgres_user.hpp"
 #include "support/postgres_world.hpp"
 #include "support/tcp_gate.hpp"
 
@@ -152,6 +153,7 @@ public:
     idem::PostgresStore gated;
     idem::PostgresStore direct;
     idem::IdempotencyGuard<idem::PostgresStore> guard;
+    std::unique_ptr<idem_test::UserConnection> user{};  ///< Of an application, through the gate.
     std::string where{"at first"};
 
 private:
@@ -259,6 +261,65 @@ void guarded_call(Rig& rig, const idem::Key& key) {
                "it is on record, as one attempt");
 }
 
+/// Claim, a row of the user's and the result in one transaction, again and again as an application
+/// would. The row bears the number of the run that made it, as the result does.
+void transaction(Rig& rig, const idem::Key& key) {
+    idem::TransactionOptions options;
+    options.schema = rig.options.schema;
+    options.wait = 100ms;
+    options.time_allowed = 250ms;
+    int runs = 0;
+    const auto handler = [&](idem::Transaction& mine) {
+        const auto number = std::to_string(++runs);
+        auto wire = idem::postgres::Connection::borrow(mine.connection());
+        const auto answer = wire.script(
+            "INSERT INTO " + options.schema + ".made VALUES ('" + key.id + "', '" + number + "')",
+            idem::LocalClock::now() + 250ms);
+        if (answer.fault) throw idem::UnavailableError(answer.fault->message);
+        return number;
+    };
+    const auto count = [&] {
+        idem_test::Sql sql(shared_server().conninfo());
+        return sql("SELECT count(*) || ' ' || coalesce(min(n), '') FROM " + options.schema +
+                   ".made WHERE id = '" + key.id + "'");
+    };
+    std::string answer;
+    for (int tries = 0; tries < 20; ++tries) {
+        try {
+            if (!rig.user)
+                rig.user = std::make_unique<idem_test::UserConnection>(rig.options.conninfo);
+            const auto outcome = transact(rig.user->get(), key,
+                                          idem::Fingerprint::of_bytes("request"), options, handler);
+            if (outcome.has_value()) {
+                rig.expect(answer.empty() || answer == outcome.value(), "each answer is the first");
+                answer = outcome.value();
+            }
+            if (outcome.replayed()) break;
+            // Executed, and the answer to its COMMIT may have been lost with the connection.
+            if (outcome.executed() && PQtransactionStatus(rig.user->get()) == PQTRANS_IDLE)
+                continue;
+        } catch (const idem::UnavailableError& error) {
+            rig.check(idem::Trouble::unavailable(error.what(), error.may_have_applied()));
+            if (!error.may_have_applied() && answer.empty())
+                rig.expect(count() == "0 ", "it said that nothing was committed: " + count());
+        } catch (const std::exception& error) {
+            rig.expect(false, std::string("another error: ") + error.what());
+        }
+        rig.user.reset();  // a connection that broke is for the caller to close
+        rig.gate.reset_all();
+    }
+    rig.expect(!answer.empty() && count() == "1 " + answer,
+               "one row, of the run that was answered: " + count() + ", not " + answer);
+    const auto record = idem::find_one(rig.direct, idem::KeyView(idem::Component::call, key));
+    rig.expect(record.record && record.record->header.state == idem::State::succeeded,
+               "it is on record");
+}
+
+idem::Key prepare_transaction(Rig& rig) {
+    if (!rig.user || PQstatus(rig.user->get()) != CONNECTION_OK)
+        rig.user = std::make_unique<idem_test::UserConnection>(rig.options.conninfo);
+    return Rig::fresh_key();
+}
 idem::Key prepare_claim(Rig& rig) {
     rig.warm_up();
     return Rig::fresh_key();
@@ -419,6 +480,13 @@ TEST_CASE("PostgreSQL gate: a COMMIT broken at any byte is made once, claim or f
         "application_name=commits options='-c default_transaction_isolation=serializable'";
     sweep(bench, {"claim with COMMIT", prepare_claim, claim}, 25, more, learn);
     sweep(bench, {"finish with COMMIT", prepare_finish, finish}, 25, more, learn);
+}
+
+TEST_CASE("PostgreSQL gate: a transaction broken at any byte is there whole or not at all",
+          "[integration][postgres][transaction]") {
+    auto bench = make_bench();
+    bench.sql()("CREATE TABLE " + bench.schema() + ".made (id text, n text)");
+    sweep(bench, {"transaction", prepare_transaction, transaction}, 40);
 }
 
 }  // namespace

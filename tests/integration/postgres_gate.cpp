@@ -2,7 +2,7 @@
 // after each break: one effect for each key, the first result for each repeat, typed trouble in
 // time, and no reply that was another's.
 //
-// The suite tries some positions, by a seed that it prints. All of them, in about ten minutes:
+// The suite tries some positions, by a seed that it prints. All of them, in about half an hour:
 //   IDEM_GATE_SWEEP=all build/plain/tests/idem_integration "PostgreSQL gate*"
 // The same positions again: IDEM_GATE_SWEEP=<seed>.
 
@@ -350,11 +350,12 @@ struct Plan {
         all = text != nullptr && std::string_view(text) == "all";
         if (text != nullptr && !all) seed = static_cast<unsigned>(std::stoul(text));
     }
-    /// From the first byte to after the last, about `count` of them.
-    [[nodiscard]] std::vector<std::uint64_t> positions(std::uint64_t size, std::uint64_t count,
-                                                       std::mt19937& random) const {
+    /// From the first byte to after the last, about `count` of them; 0: every one.
+    [[nodiscard]] static std::vector<std::uint64_t> positions(std::uint64_t size,
+                                                              std::uint64_t count,
+                                                              std::mt19937& random) {
         std::vector<std::uint64_t> out;
-        const std::uint64_t step = all ? 1 : std::max<std::uint64_t>(size / count, 1);
+        const std::uint64_t step = count == 0 ? 1 : std::max<std::uint64_t>(size / count, 1);
         for (std::uint64_t at = 0; at <= size; at += step)
             out.push_back(std::min(size, at + (at == 0 ? 0 : random() % step)));
         if (out.back() != size) out.push_back(size);
@@ -390,9 +391,9 @@ void sweep(PostgresBench& bench, const Exchange& what, std::uint64_t count,
     const auto sizes = sizes_of(*rigs.front(), what);
     for (const auto& [way, size] : sizes) {
         for (const GateAct act : {GateAct::reset, GateAct::close, GateAct::swallow})
-            for (const auto at : plan.positions(size, count, random))
+            for (const auto at : Plan::positions(size, plan.all ? 0 : count, random))
                 faults.push_back({.way = way, .act = act, .after = at});
-        for (const auto at : plan.positions(size, std::min<std::uint64_t>(count, 4), random)) {
+        for (const auto at : Plan::positions(size, plan.all ? 40 : 4, random)) {
             faults.push_back({.way = way, .act = GateAct::vanish, .after = at});
             faults.push_back({.way = way, .act = GateAct::delay, .after = at, .pause = 20ms});
             faults.push_back({.way = way, .act = GateAct::delay, .after = at, .pause = 400ms});

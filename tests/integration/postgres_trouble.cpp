@@ -108,12 +108,13 @@ void works(PostgresStore& store, const std::string& id) {
 }
 
 /// A server that speaks the beginning of the protocol: it lets everybody in with the version it is
-/// told to have, or refuses everybody with an error.
+/// told to have, refuses everybody with an error, or is no such server at all.
 class ScriptedServer {
 public:
     struct Script {
         std::string version = "15.0";
         std::string error{};  ///< A SQLSTATE: instead of letting anybody in.
+        std::string other{};  ///< Said to everybody: it speaks another protocol altogether.
     };
     explicit ScriptedServer(Script script) : script_(std::move(script)) {
         sockaddr_in at{};
@@ -145,6 +146,11 @@ private:
         }
     }
     void talk(int client) const {
+        if (!script_.other.empty()) {
+            char hello = 0;
+            (void)!read(client, &hello, 1);
+            return say(client, script_.other);
+        }
         for (;;) {  // "may we encrypt?" is asked in front, and answered with no
             const auto hello = read_body(client);
             if (hello.size() < 4) return;
@@ -190,45 +196,6 @@ private:
     }
 
     Script script_;
-    int fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    int port_ = 0;
-    std::thread thread_{};
-};
-
-/// Says the same to everybody who asks for something, and hangs up.
-class RudePort {
-public:
-    explicit RudePort(std::string answer) : answer_(std::move(answer)) {
-        sockaddr_in at{};
-        at.sin_family = AF_INET;
-        at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        socklen_t size = sizeof at;
-        REQUIRE(bind(fd_, reinterpret_cast<sockaddr*>(&at), size) == 0);
-        REQUIRE(listen(fd_, 16) == 0);
-        REQUIRE(getsockname(fd_, reinterpret_cast<sockaddr*>(&at), &size) == 0);
-        port_ = ntohs(at.sin_port);
-        thread_ = std::thread([this] {
-            for (;;) {
-                const int client = accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC);
-                if (client < 0) return;
-                char hello[64];
-                (void)!read(client, hello, sizeof hello);
-                (void)!send(client, answer_.data(), answer_.size(), MSG_NOSIGNAL);
-                close(client);
-            }
-        });
-    }
-    RudePort(const RudePort&) = delete;
-    RudePort& operator=(const RudePort&) = delete;
-    ~RudePort() {
-        shutdown(fd_, SHUT_RDWR);
-        thread_.join();
-        close(fd_);
-    }
-    [[nodiscard]] int port() const { return port_; }
-
-private:
-    std::string answer_;
     int fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     int port_ = 0;
     std::thread thread_{};
@@ -285,7 +252,7 @@ TEST_CASE("PostgreSQL trouble: a host that is not there, and then is", "[integra
 }
 
 TEST_CASE("PostgreSQL trouble: a port where something else answers", "[integration][postgres]") {
-    const RudePort http("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
+    const ScriptedServer http({.other = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"});
     PostgresStore store(options_of(at_port(http.port())));
     refused(store, Kind::unavailable, {std::to_string(http.port())});
 }

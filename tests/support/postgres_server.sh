@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Becomes a PostgreSQL server, or a pgbouncer before one, on a loopback port:
 #
-#   postgres_server.sh postgres DIR PORT [--small-disk=SIZE] [--standby-of=PORT] [server option...]
+#   postgres_server.sh postgres DIR PORT [--small-disk=SIZE] [--standby-of=PORT] [option...]
 #   postgres_server.sh pgbouncer DIR PORT SERVER_PORT
 #
-# A small disk is mounted at DIR/small, where only this server sees it. A standby begins as a copy of
-# the server on the other port, and follows it.
+# A small disk is mounted at DIR/small, where only this server sees it. A standby begins as a copy
+# of the server on the other port, and follows it. What else there is goes to the server.
 #
 # DIR is made if it is not there. Both refuse to run as root and are then run as the user postgres;
 # both end when the process that started them does. The starter knows the process id: `exec`.
@@ -22,9 +22,9 @@ if [[ ${1:-} == --small-disk=* ]]; then
         mounts=(unshare --map-root-user --mount) owner=root
         back=(unshare --user --map-user="$EUID")
     fi
-    exec "${mounts[@]}" bash -c 'mount -t tmpfs -o "size=$1,mode=700,uid=$(id -u "$2")" tmpfs "$3" &&
-        shift 3 && exec "$@"' - "${1#*=}" "$owner" "$dir/small" \
-        "${back[@]}" "$0" "$kind" "$dir" "$port" "${@:2}"
+    exec "${mounts[@]}" bash -c \
+        'mount -t tmpfs -o "size=$1,mode=700,uid=$(id -u "$2")" tmpfs "$3" && exec "${@:4}"' \
+        - "${1#*=}" "$owner" "$dir/small" "${back[@]}" "$0" "$kind" "$dir" "$port" "${@:2}"
 fi
 standby_of=
 if [[ ${1:-} == --standby-of=* ]]; then standby_of=${1#*=} && shift; fi

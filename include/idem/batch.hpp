@@ -72,7 +72,7 @@ public:
                                    .request_id = item.request_id,
                                    .begin = begin});
             if (!fresh) continue;
-            item.admission = std::make_unique<Admission>(guard, item.call->key.scope);
+            item.admission = std::make_unique<Admission>(*item.call);
             fresh_.push_back(i);
         }
     }

@@ -157,6 +157,13 @@ public:
     /// Checkpoint, resource id, loss callback: what a handler would get.
     [[nodiscard]] Execution& execution() const { return open().execution(); }
 
+    /// What a repeat is told while the claim is open, for the first caller's own `202 Accepted`.
+    [[nodiscard]] Outcome<R> pending() const {
+        return Outcome<R>({.kind = OutcomeKind::in_progress,
+                           .attempt = attempt(),
+                           .retry_after = open().call().lease});
+    }
+
     /// Records the result. `recorded()` of the outcome says whether it is in the store.
     Outcome<R> complete(Value value) && {
         const auto spent = take();

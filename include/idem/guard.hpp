@@ -90,7 +90,7 @@ public:
                            const RunOptions& options, Handler&& handler) {
         using V = typename detail::Handled<Handler>::Type;
         detail::Call call = make_call(key, fingerprint, options);
-        detail::Admission const admission(*state_, call.key.scope);
+        detail::Admission const admission(call);
         auto claimed = detail::claim_or_wait(call, options.stop_token);
         if (!claimed.unprotected && claimed.reply.kind != ClaimKind::acquired)
             return detail::answer<V>(call, claimed);
@@ -128,7 +128,7 @@ public:
                                                            const RunOptions& options = {}) {
         static_assert(codable<typename Outcome<R>::Value>, "idem: no codec for this result type");
         const detail::Call call = make_call(key, fingerprint, options);
-        detail::Admission admission(*state_, call.key.scope);
+        detail::Admission admission(call);
         auto claimed = detail::claim_or_wait(call, options.stop_token);
         if (!claimed.unprotected && claimed.reply.kind != ClaimKind::acquired)
             return detail::answer<R>(call, claimed);

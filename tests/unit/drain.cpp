@@ -51,6 +51,7 @@ TEST_CASE("a drained guard takes no new work and asks the store for none", "[dra
     CHECK_THROWS_AS(copy.run(key(), {}, [&] { ran = true; }), idem::UnavailableError);
     CHECK_FALSE(ran);
     CHECK(stage.store.calls() == before);
+    CHECK(stage.log.kinds() == "drained refused refused refused refused");
     // Another guard on the same store is another matter.
     CHECK(stage.guard().run(key(), {}, [] { return 1; }).executed());
 }
@@ -302,6 +303,7 @@ TEST_CASE("the cap counts calls per scope, and refuses before the store is asked
             }
             CHECK_THROWS_AS(guard.claim<int>(in_scope("video", "4"), {}), idem::UnavailableError);
             CHECK(stage.store.calls() == before);
+            CHECK(stage.log.kinds() == "refused refused");
             CHECK(guard.run(in_scope("audio", "1"), {}, [] { return 1; }).executed());
         });
         CHECK(guard.run(in_scope("video", "3"), {}, [] { return 1; }).executed());

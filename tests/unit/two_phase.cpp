@@ -43,8 +43,14 @@ TEST_CASE("a completed claim is replayed to everybody", "[two_phase]") {
     CHECK_FALSE(claim.stop_token().stop_requested());
     claim.execution().resource("order/7");
 
-    CHECK(answered<std::string>(guard.claim<std::string>(key(), request)).kind() ==
-          OutcomeKind::in_progress);
+    const auto repeat = answered<std::string>(guard.claim<std::string>(key(), request));
+    CHECK(repeat.kind() == OutcomeKind::in_progress);
+    const auto pending = claim.pending();
+    CHECK(pending.kind() == repeat.kind());
+    CHECK(pending.attempt() == repeat.attempt());
+    CHECK(pending.fence() == repeat.fence());
+    CHECK(pending.takeover() == repeat.takeover());
+    CHECK(pending.retry_after() == guard.options().lease);
     CHECK(answered<std::string>(guard.claim<std::string>(key(), idem::Fingerprint::of_bytes("b")))
               .kind() == OutcomeKind::mismatch);
 

@@ -150,9 +150,11 @@ inline std::stop_token LiveClaim::stop_token() {
 }
 
 inline void LiveClaim::on_lost(std::function<void(LostReason)> callback) {
-    auto call = [this, callback = std::move(callback)] {
+    auto shared = std::make_shared<std::function<void(LostReason)>>(std::move(callback));
+    auto call = [this, shared = std::move(shared)] {
+        const auto kept = shared;  // it may end its own claim, which ends this
         try {
-            callback(lost());
+            (*kept)(lost());
         } catch (...) {  // nobody is there to catch it: it would end the process
         }
     };

@@ -61,13 +61,12 @@ TEST_CASE("drain waits for a running handler", "[drain]") {
     SpyGuard guard = stage.guard();
     Gate begun;
     Gate end;
-    std::jthread worker([&] {
-        const auto outcome = guard.run(key(), {}, [&](idem::Execution& execution) {
+    auto running = std::async(std::launch::async, [&] {
+        return guard.run(key(), {}, [&](idem::Execution& execution) {
             begun.open();
             end.wait();
             return execution.stop_token().stop_requested() ? 1 : 7;
         });
-        CHECK(outcome.recorded());
     });
     REQUIRE(begun.wait());
     auto report = std::async(std::launch::async, [&] { return guard.drain(for_ever); });
@@ -76,6 +75,7 @@ TEST_CASE("drain waits for a running handler", "[drain]") {
     CHECK(guard.health().running == 1);
     end.open();
     const auto left = report.get();
+    CHECK(running.get().recorded());
     CHECK(left.complete);
     CHECK(left.running == 0);
     CHECK(left.unrecorded == 0);

@@ -103,6 +103,9 @@ public:
     [[nodiscard]] LiveClaim& live() noexcept { return live_; }
     [[nodiscard]] Execution& execution() noexcept { return execution_; }
     [[nodiscard]] const Key& key() const noexcept { return key_; }
+    void tell(EventKind kind) const noexcept {
+        call_.tell(kind, {.fence = execution_.fence(), .attempt = execution_.attempt()});
+    }
 
 private:
     [[nodiscard]] KeyView view() const { return {guard_->component(), key_}; }
@@ -208,6 +211,7 @@ public:
             throw LeaseLostError("the claim was lost before it could be detached", reply.reason);
         }
         const auto spent = take();
+        spent->tell(EventKind::detached);
         return {terms.key.component, spent->key(), terms.owner, terms.fence};
     }
 

@@ -152,7 +152,7 @@ inline void give_up_claim(const Call& call, const Owner& owner) noexcept {
     request.lease = call.lease;
     request.retention = call.retention;
     request.held_retention = call.guard.options().held_retention;
-    (void)leave_to_background(call.guard, request);
+    (void)leave_to_background(call, request);
 }
 
 /// An answer of the store, and what is needed to hold the claim where it is one.
@@ -184,9 +184,7 @@ inline void look(const Call& call, Claimed& claimed) {
     const Trouble& trouble = claimed.reply.trouble;
     if (!trouble) return;
     if (trouble.may_have_applied) give_up_claim(call, claimed.owner);
-    const bool schema = trouble.kind == Trouble::Kind::schema;
-    call.tell(schema ? EventKind::schema_error : EventKind::store_error,
-              {.detail = trouble.message});
+    call.tell(event_of(trouble), {.detail = trouble.message});
     claimed.unprotected = may_run_unprotected(call.guard, trouble);
     if (!claimed.unprotected) trouble.raise();
 }

@@ -262,7 +262,7 @@ TEST_CASE("health says in words what is wrong, each by itself", "[health]") {
     (void)guard.run(key("b"), {}, [] { return 1; });
     auto health = guard.health();
     REQUIRE(health.problems.size() == 1);
-    CHECK(mentions(health.problems[0], "2 results"));
+    CHECK(mentions(health.problems[0], "2 finishes"));
     CHECK(health.unrecorded == 2);
 
     (void)guard.drain(1ms);
@@ -389,6 +389,20 @@ TEST_CASE("under load the cap is never exceeded", "[cap][race]") {
     CHECK(most <= 3);
     CHECK(most >= 1);
     CHECK(guard.health().running == 0);
+}
+
+TEST_CASE("a drain without end waits, and stops nobody", "[drain]") {
+    Stage stage;
+    SpyGuard guard = stage.guard();
+    std::future<bool> drained;
+    (void)guard.run(key(), {}, [&](idem::Execution& execution) {
+        drained = std::async(std::launch::async,
+                             [&] { return guard.drain(idem::Duration::max()).complete; });
+        CHECK(eventually([&] { return guard.health().draining; }));
+        CHECK(drained.wait_for(20ms) == std::future_status::timeout);
+        CHECK_FALSE(execution.stop_token().stop_requested());
+    });
+    CHECK(drained.get());
 }
 
 }  // namespace

@@ -2,7 +2,8 @@
 # Does a test notice? Puts plausible faults back into the library, one at a time, and expects the
 # tests to fail: tests/bugs/run.sh [--sample [N]] [--seed S] [--family F] [--list] [NAME...]
 #
-# A fault is a file FAMILY/NAME.txt, FAMILY one of words, protocol, memory, guard, postgres:
+# A fault is a file words/NAME.txt, protocol/NAME.txt, memory/NAME.txt, guard/NAME.txt or
+# postgres/NAME.txt:
 #
 #   broken: what is wrong, in one line
 #   promise: what it breaks
@@ -28,8 +29,8 @@ bugs=$root/tests/bugs
 out=$root/build/bugs
 jobs=${JOBS:-2}
 simulation=simulation/protocol.cpp
+# One operation less: seconds for each fault instead of minutes.
 export IDEM_SIMULATION_BOUND=${IDEM_SIMULATION_BOUND:--1}
-export IDEM_SIMULATION_BOUND=-1  # one operation less: seconds for each fault instead of minutes
 families=(words protocol memory guard postgres)
 
 die() { printf 'tests/bugs/run.sh: %s\n' "$*" >&2 && exit 2; }
@@ -130,7 +131,8 @@ build_common() {
 run() {
     local program=$1 log=$2
     shift 2
-    (cd "$out" && ulimit -v 12000000 -c 0 -t 120 && exec timeout -k 5 300 "$program" --abort "$@") >"$log" 2>&1
+    (cd "$out" && ulimit -v 12000000 -c 0 -t 120 &&
+        exec timeout -k 5 300 "$program" --abort "$@") >"$log" 2>&1
 }
 
 clean_of() {

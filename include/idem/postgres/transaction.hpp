@@ -160,7 +160,8 @@ template <class V, class R>
 /// where the first rolled back, or is `in_progress`. A throw of the handler undoes its rows and
 /// reaches the caller unchanged; a final or unknown failure is recorded in their place.
 /// A commit whose answer is lost is looked up on another connection: executed, or
-/// `UnavailableError`. Effects outside of this database are not part of the transaction.
+/// `UnavailableError`; this one is then of no more use (`PQtransactionStatus` is not idle): close
+/// it. Effects outside of this database are not part of the transaction.
 /// @throws ConflictError: at REPEATABLE READ or SERIALIZABLE a loser cannot see who won, or the
 /// server chose this transaction to end a deadlock: roll back and run it again with the same key.
 /// UnavailableError: nothing was committed, unless `may_have_applied`; a connection that broke is

@@ -113,8 +113,7 @@ public:
         if (const auto* outcome = std::get_if<idem::Outcome<Response>>(&claimed))
             return idem::http::respond(*outcome, options);
         auto& claim = std::get<idem::Claim<Response>>(claimed);
-        const idem::Outcome<Response> accepted(
-            {.kind = idem::OutcomeKind::in_progress, .attempt = claim.attempt()});
+        const idem::Outcome<Response> accepted = claim.pending();
         workers_.accept({std::move(job), std::move(claim)});
         return idem::http::respond(accepted, options);
     }

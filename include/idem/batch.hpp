@@ -72,7 +72,7 @@ public:
                                    .request_id = item.request_id,
                                    .begin = begin});
             if (!fresh) continue;
-            item.admission = std::make_unique<Admission>(guard, item.call->key.scope);
+            item.admission = std::make_unique<Admission>(*item.call);
             fresh_.push_back(i);
         }
     }
@@ -121,7 +121,10 @@ public:
     /// All are entered before the first one runs: their leases are renewed while they wait.
     template <class Handler>
     void run_each(Handler& handler) {
-        for (const std::size_t i : enter_all()) {
+        const auto entered = enter_all();
+        RunningTogether here;  // one's handler that waited for another would wait for itself
+        for (const std::size_t i : entered) here.add(items_[i].call->key, items_[i].claimed.reply);
+        for (const std::size_t i : entered) {
             Item& item = items_[i];
             guarded(i, [&]() -> std::optional<Outcome<V>> {
                 const auto one = [&](Execution& execution) {
@@ -148,7 +151,8 @@ public:
                 begin_or_refuse(*item.call, *item.admission, *item.live);
                 here.add(item.call->key, item.claimed.reply);
                 if (item.claimed.reply.verify) {
-                    if (auto verified = verify<V>(*item.call, *item.live, *item.execution))
+                    if (auto verified =
+                            verify<V>(*item.call, *item.admission, *item.live, *item.execution))
                         return verified;
                 }
                 executions.push_back(&*item.execution);
@@ -184,7 +188,7 @@ public:
     }
 
 private:
-    /// What run_together holds while its one handler runs; the last in goes out first.
+    /// The claims of the batch, all of this thread; the last in goes out first.
     class RunningTogether {
     public:
         RunningTogether() = default;
@@ -229,9 +233,7 @@ private:
         guarded(i, [&]() -> std::optional<Outcome<V>> {
             if (trouble) {
                 if (trouble.may_have_applied) give_up_claim(*item.call, item.claimed.owner);
-                item.call->tell(trouble.kind == Trouble::Kind::schema ? EventKind::schema_error
-                                                                      : EventKind::store_error,
-                                {.detail = trouble.message});
+                item.call->tell(event_of(trouble), {.detail = trouble.message});
                 item.claimed.unprotected = may_run_unprotected(guard_, trouble);
                 if (!item.claimed.unprotected) trouble.raise();
             } else if (item.claimed.reply.kind != ClaimKind::acquired) {

@@ -103,6 +103,9 @@ public:
     [[nodiscard]] LiveClaim& live() noexcept { return live_; }
     [[nodiscard]] Execution& execution() noexcept { return execution_; }
     [[nodiscard]] const Key& key() const noexcept { return key_; }
+    void tell(EventKind kind) const noexcept {
+        call_.tell(kind, {.fence = execution_.fence(), .attempt = execution_.attempt()});
+    }
 
 private:
     [[nodiscard]] KeyView view() const { return {guard_->component(), key_}; }
@@ -157,6 +160,13 @@ public:
     /// Checkpoint, resource id, loss callback: what a handler would get.
     [[nodiscard]] Execution& execution() const { return open().execution(); }
 
+    /// What a repeat is told while the claim is open, for the first caller's own `202 Accepted`.
+    [[nodiscard]] Outcome<R> pending() const {
+        return Outcome<R>({.kind = OutcomeKind::in_progress,
+                           .attempt = attempt(),
+                           .retry_after = open().call().lease});
+    }
+
     /// Records the result. `recorded()` of the outcome says whether it is in the store.
     Outcome<R> complete(Value value) && {
         const auto spent = take();
@@ -201,6 +211,7 @@ public:
             throw LeaseLostError("the claim was lost before it could be detached", reply.reason);
         }
         const auto spent = take();
+        spent->tell(EventKind::detached);
         return {terms.key.component, spent->key(), terms.owner, terms.fence};
     }
 

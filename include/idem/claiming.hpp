@@ -29,13 +29,11 @@ namespace idem::inline v0_1::detail {
 class Place {
 public:
     Place() = default;
-    /// @throws UnavailableError where there is none left.
-    Place(const GuardOptions& options, GuardState::Traffic& traffic, std::string_view scope)
-        : scope_(scope) {
+    /// Empty where `most` are taken.
+    Place(GuardState::Traffic& traffic, std::string_view scope, std::size_t most) : scope_(scope) {
         std::scoped_lock const lock(traffic.scopes_mutex);
         auto& running = traffic.scopes[scope_];
-        if (running >= options.concurrency_max)
-            throw UnavailableError("GuardOptions::concurrency_max calls of this scope are running");
+        if (running >= most) return;
         ++running;
         traffic_ = &traffic;
     }
@@ -48,6 +46,7 @@ public:
     Place(Place&& other) noexcept
         : traffic_(std::exchange(other.traffic_, nullptr)), scope_(std::move(other.scope_)) {}
     Place& operator=(Place&&) = delete;
+    [[nodiscard]] explicit operator bool() const noexcept { return traffic_ != nullptr; }
 
 private:
     GuardState::Traffic* traffic_ = nullptr;
@@ -58,13 +57,13 @@ private:
 /// above the cap on concurrent work of the scope.
 class Admission {
 public:
-    Admission(GuardState& guard, std::string_view scope)
-        : traffic_(guard.traffic()),
-          place_(admit(guard, traffic_, scope)),
+    explicit Admission(const Call& call)
+        : traffic_(call.guard.traffic()),
+          place_(admit(call, traffic_)),
           at_(traffic_.calls.enter()) {
         if (!draining()) return;  // asked once it is counted: drain looks the other way round
         traffic_.calls.leave(at_);
-        refuse();
+        refuse(call, "this guard is draining and takes no new work");
     }
     ~Admission() { traffic_.calls.leave(at_); }
     Admission(const Admission&) = delete;
@@ -75,15 +74,17 @@ public:
     [[nodiscard]] Place take_place() noexcept { return std::move(place_); }
 
 private:
-    [[noreturn]] static void refuse() {
-        throw UnavailableError("this guard is draining and takes no new work");
+    [[noreturn]] static void refuse(const Call& call, const char* why) {
+        call.tell(EventKind::refused, {.detail = why});
+        throw UnavailableError(why);
     }
-    [[nodiscard]] static Place admit(const GuardState& guard, GuardState::Traffic& traffic,
-                                     std::string_view scope) {
-        if (traffic.draining.load()) refuse();
-        if (guard.options().concurrency_max == 0) [[likely]]
+    [[nodiscard]] static Place admit(const Call& call, GuardState::Traffic& traffic) {
+        const std::size_t most = call.guard.options().concurrency_max;
+        if (most == 0) [[likely]]
             return {};
-        return Place(guard.options(), traffic, scope);
+        Place place(traffic, call.key.scope, most);
+        if (!place) refuse(call, "GuardOptions::concurrency_max calls of this scope are running");
+        return place;
     }
 
     GuardState::Traffic& traffic_;
@@ -152,7 +153,7 @@ inline void give_up_claim(const Call& call, const Owner& owner) noexcept {
     request.lease = call.lease;
     request.retention = call.retention;
     request.held_retention = call.guard.options().held_retention;
-    (void)leave_to_background(call.guard, request);
+    (void)leave_to_background(call, request);
 }
 
 /// An answer of the store, and what is needed to hold the claim where it is one.
@@ -184,9 +185,7 @@ inline void look(const Call& call, Claimed& claimed) {
     const Trouble& trouble = claimed.reply.trouble;
     if (!trouble) return;
     if (trouble.may_have_applied) give_up_claim(call, claimed.owner);
-    const bool schema = trouble.kind == Trouble::Kind::schema;
-    call.tell(schema ? EventKind::schema_error : EventKind::store_error,
-              {.detail = trouble.message});
+    call.tell(event_of(trouble), {.detail = trouble.message});
     claimed.unprotected = may_run_unprotected(call.guard, trouble);
     if (!claimed.unprotected) trouble.raise();
 }

@@ -24,6 +24,10 @@ enum class EventKind : std::uint8_t {
     cancelled,         ///< The caller gave up waiting.
     absent,            ///< An unknown token.
     expired,           ///< A token that came too late.
+    refused,           ///< Not taken: draining, or the scope's cap on concurrent work.
+    claimed,           ///< The first half of a call in two: a claim was handed out.
+    detached,          ///< A claim goes its own way; a ticket finishes it.
+    resumed,           ///< A ticket's claim was taken up again.
     takeover,          ///< A vanished holder's claim was taken over.
     lease_lost,        ///< A holder lost its lease while it ran.
     unrecorded,        ///< The handler ran; its result could not be recorded (yet).
@@ -51,6 +55,10 @@ enum class EventKind : std::uint8_t {
         case EventKind::cancelled: return "cancelled";
         case EventKind::absent: return "absent";
         case EventKind::expired: return "expired";
+        case EventKind::refused: return "refused";
+        case EventKind::claimed: return "claimed";
+        case EventKind::detached: return "detached";
+        case EventKind::resumed: return "resumed";
         case EventKind::takeover: return "takeover";
         case EventKind::lease_lost: return "lease_lost";
         case EventKind::unrecorded: return "unrecorded";

@@ -48,7 +48,8 @@ public:
     [[nodiscard]] bool held() const noexcept { return claim_.held(); }
     /// Stops when the lease is lost, or at the deadline of `drain`.
     [[nodiscard]] std::stop_token stop_token() const { return claim_.stop_token(); }
-    /// Called once, in the heartbeat's thread, when the lease is lost.
+    /// Called once, by whichever thread learns of the loss: the heartbeat's, or one that is in
+    /// `held`, `checkpoint` or here. Hold no lock around these that the callback takes.
     void on_lost(std::function<void(LostReason)> callback) { claim_.on_lost(std::move(callback)); }
     /// Lets the lease run out at its end; the handler must return before.
     void stop_heartbeat() { claim_.stop_renewal(); }
@@ -56,7 +57,7 @@ public:
     /// What the vanished holder, or an earlier rolled-back attempt, noted last; empty at first.
     [[nodiscard]] const std::string& checkpoint() const noexcept { return checkpoint_; }
     /// Notes how far the work has come, in the store, for whoever takes over; renews the lease.
-    /// @throws LeaseLostError where the claim is another's; UnavailableError: not noted.
+    /// @throws LeaseLostError where there is no claim (any more); UnavailableError: not noted.
     void checkpoint(std::string bytes) {
         write(&bytes);
         checkpoint_ = std::move(bytes);

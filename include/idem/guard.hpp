@@ -90,7 +90,7 @@ public:
                            const RunOptions& options, Handler&& handler) {
         using V = typename detail::Handled<Handler>::Type;
         detail::Call call = make_call(key, fingerprint, options);
-        detail::Admission const admission(*state_, call.key.scope);
+        detail::Admission const admission(call);
         auto claimed = detail::claim_or_wait(call, options.stop_token);
         if (!claimed.unprotected && claimed.reply.kind != ClaimKind::acquired)
             return detail::answer<V>(call, claimed);
@@ -128,7 +128,7 @@ public:
                                                            const RunOptions& options = {}) {
         static_assert(codable<typename Outcome<R>::Value>, "idem: no codec for this result type");
         const detail::Call call = make_call(key, fingerprint, options);
-        detail::Admission admission(*state_, call.key.scope);
+        detail::Admission admission(call);
         auto claimed = detail::claim_or_wait(call, options.stop_token);
         if (!claimed.unprotected && claimed.reply.kind != ClaimKind::acquired)
             return detail::answer<R>(call, claimed);
@@ -139,27 +139,32 @@ public:
         detail::tell_takeover(open->call(), claimed.reply);
         if (admission.draining()) detail::begin_or_refuse(open->call(), admission, open->live());
         if (claimed.reply.verify) {
-            if (auto verified = detail::verify<R>(open->call(), open->live(), open->execution()))
+            if (auto verified =
+                    detail::verify<R>(open->call(), admission, open->live(), open->execution()))
                 return *std::move(verified);
         }
+        open->tell(EventKind::claimed);
         return Claim<R>(std::move(open));
     }
 
-    /// Takes a detached claim up again: another thread, process or day.
+    /// Takes a detached claim up again: another thread, process or day. Lease and retention are
+    /// this guard's or `options`', whatever the ticket's were. Of two that finish the same ticket
+    /// both are told that it is recorded, and the first one's result stands.
     /// @throws LeaseLostError where it is no longer the ticket's; UnavailableError; UsageError for
     /// a ticket of another component.
     template <class R>
-    [[nodiscard]] Claim<R> resume(const Ticket& ticket) {
+    [[nodiscard]] Claim<R> resume(const Ticket& ticket, const RunOptions& options = {}) {
         if (ticket.component() != state_->component())
             throw UsageError("the ticket is of another component than this guard");
-        const detail::Call call = make_call(ticket.key(), {}, {});
+        const detail::Call call = make_call(ticket.key(), {}, options);
         detail::Claimed claimed{.owner = ticket.owner(), .sent = LocalClock::now()};
         const RenewRequest request{
             .key = call.key, .owner = ticket.owner(), .fence = ticket.fence(), .lease = call.lease};
         const RenewReply reply = renew_one(state_->store(), request);
-        reply.trouble.raise();
+        raise(reply.trouble, call.key);
         if (reply.lost) throw LeaseLostError("the ticket's claim was lost", reply.reason);
         const FindReply found = find_one(state_->store(), call.key);
+        raise(found.trouble, call.key);
         if (found.record) {
             claimed.reply.attempt = found.record->header.attempt;
             claimed.reply.takeover = found.record->header.takeover;
@@ -168,16 +173,18 @@ public:
         }
         claimed.reply.fence = ticket.fence();
         claimed.reply.lease_left = reply.lease_left;
-        return Claim<R>(detail::hold(call, claimed, [&] {
+        auto open = detail::hold(call, claimed, [&] {
             return std::make_unique<detail::OpenClaim>(state_, call, claimed, detail::Place());
-        }));
+        });
+        open->tell(EventKind::resumed);
+        return Claim<R>(std::move(open));
     }
 
     /// The record under a key as it stands, without claiming it.
     /// @throws UnavailableError, SchemaError, UsageError.
     [[nodiscard]] std::optional<RecordView> find(const Key& key) {
         FindReply reply = find_one(state_->store(), view(key));
-        reply.trouble.raise();
+        raise(reply.trouble, view(key));
         return std::move(reply.record);
     }
 
@@ -186,7 +193,7 @@ public:
     bool forget(const Key& key) {
         const ForgetReply reply =
             forget_one(state_->store(), {.key = view(key), .lease = state_->options().lease});
-        reply.trouble.raise();
+        raise(reply.trouble, view(key));
         detail::Heartbeat::instance().hub().notify(detail::wait_hash(view(key)));
         if (reply.existed) state_->tell(EventKind::forgotten, view(key));
         return reply.existed;
@@ -205,7 +212,7 @@ public:
             request.result = resolution.result();
         }
         const ResolveReply reply = resolve_one(state_->store(), request);
-        reply.trouble.raise();
+        raise(reply.trouble, view(key));
         detail::Heartbeat::instance().hub().notify(detail::wait_hash(view(key)));
         if (reply.resolved) state_->tell(EventKind::resolved, view(key), {.fence = seen_fence});
         return reply.resolved;
@@ -216,7 +223,8 @@ public:
     [[nodiscard]] ListPage list(ListQuery query = {}) {
         query.component = state_->component();
         ListPage page = state_->store().list(query);
-        if (page.trouble.kind != Trouble::Kind::schema) page.trouble.raise();
+        if (page.trouble.kind != Trouble::Kind::schema)
+            raise(page.trouble, {state_->component(), query.scope.value_or(""), {}, {}});
         return page;
     }
 
@@ -228,7 +236,7 @@ public:
         auto& heartbeat = detail::Heartbeat::instance();
         traffic.draining.store(true);
         heartbeat.hub().notify_all();  // who waits for a running call is not kept waiting
-        const auto end = LocalClock::now() + deadline;
+        const auto end = LocalClock::now() + std::min(deadline, duration_max);
         DrainReport report;
         for (Duration pause = std::chrono::milliseconds{1};; pause *= 2) {
             report.running = traffic.calls.sum() + traffic.claims.load();
@@ -257,7 +265,7 @@ public:
         if (health.draining) health.problems.emplace_back("draining: takes no new work");
         if (health.unrecorded > 0)
             health.problems.push_back(std::to_string(health.unrecorded) +
-                                      " results wait to be recorded");
+                                      " finishes wait for the store");
         return health;
     }
 
@@ -285,6 +293,13 @@ private:
                                  " is too short for this store: one request may take more than a "
                                  "third of it, and the heartbeat could not keep the lease");
         }
+    }
+
+    /// @throws what the trouble stands for, after it was told.
+    void raise(const Trouble& trouble, const KeyView& about) const {
+        if (!trouble) return;
+        state_->tell(detail::event_of(trouble), about, {.detail = trouble.message});
+        trouble.raise();
     }
 
     [[nodiscard]] KeyView view(const Key& key) const {

@@ -36,6 +36,10 @@ namespace idem::inline v0_1::detail {
     return hash(key.id) ^ (hash(key.scope) * 31 + hash(key.tenant) * 131);
 }
 
+[[nodiscard]] inline EventKind event_of(const Trouble& trouble) noexcept {
+    return trouble.kind == Trouble::Kind::schema ? EventKind::schema_error : EventKind::store_error;
+}
+
 /// Counts calls under way without a cache line that all threads write.
 class CallCounter {
 public:

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include <idem/detail/background_thread.hpp>
 #include <idem/detail/fork.hpp>
 #include <idem/detail/wait_hub.hpp>
 #include <idem/guard_state.hpp>
@@ -33,7 +34,9 @@ namespace idem::inline v0_1::detail {
 /// The background of this shared object. One thread renews all live claims, one batch per guard
 /// and period, and records what could not be recorded at once; it starts with the first claim that
 /// needs it. A second one starts with the first request of that thread: it tells losses in time
-/// while a store lets the first one wait. Both are left behind by a fork.
+/// while a store lets the first one wait. Both are left behind by a fork. A store that hangs keeps
+/// the renewals of every other waiting, and the end of the process too: a store must bound its
+/// requests (`time_allowed`) to less than the shortest lease in the process.
 class Heartbeat {
 public:
     /// The heartbeat of this process.
@@ -42,6 +45,8 @@ public:
     /// @throws std::system_error where no thread can be made.
     void enter(LiveClaim& claim);
     void leave(LiveClaim& claim) noexcept { claims_.leave(claim); }
+    /// From here on the end of a lease that nobody renews is told.
+    void watch_end_of(LiveClaim& claim);
     [[nodiscard]] LiveClaims& claims() noexcept { return claims_; }
     /// Takes over a finish. False: too many are waiting already.
     [[nodiscard]] bool later(LateFinish finish);
@@ -141,6 +146,7 @@ inline std::stop_token LiveClaim::token_of(std::stop_source Signals::*which) {
         return stopped.get_token();
     }
     auto token = home_->claims_.token_of(*this, which);
+    if (!terms_.renewed && !terms_.unprotected) home_->watch_end_of(*this);
     if (lost() != LostReason::none) home_->claims_.signals_of(*this).fire();
     return token;
 }
@@ -150,9 +156,11 @@ inline std::stop_token LiveClaim::stop_token() {
 }
 
 inline void LiveClaim::on_lost(std::function<void(LostReason)> callback) {
-    auto call = [this, callback = std::move(callback)] {
+    auto shared = std::make_shared<std::function<void(LostReason)>>(std::move(callback));
+    auto call = [this, shared = std::move(shared)] {
+        const auto kept = shared;  // it may end its own claim, which ends this
         try {
-            callback(lost());
+            (*kept)(lost());
         } catch (...) {  // nobody is there to catch it: it would end the process
         }
     };
@@ -202,7 +210,7 @@ inline Heartbeat& Heartbeat::instance() {
 inline void Heartbeat::ensure_thread() {
     if (started_.load(std::memory_order_acquire)) return;
     std::call_once(start_once_, [this] {
-        thread_ = std::jthread([this](const std::stop_token& stop) { loop(stop); });
+        thread_ = background_thread([this](const std::stop_token& stop) { loop(stop); });
         started_.store(true, std::memory_order_release);
     });
 }
@@ -211,7 +219,11 @@ inline void Heartbeat::stop_threads() noexcept {
     for (std::jthread* thread : {&thread_, &watch_}) {  // the first one starts the second
         if (!thread->joinable()) continue;
         thread->request_stop();
-        thread->join();
+        if (thread->get_id() == std::this_thread::get_id()) {
+            thread->detach();  // a callback or an observer called exit()
+        } else {
+            thread->join();
+        }
     }
 }
 
@@ -219,6 +231,12 @@ inline void Heartbeat::enter(LiveClaim& claim) {
     if (claim.terms().renewed) ensure_thread();
     const auto [due, deadline] = claims_.enter(claim);
     if (claim.terms().renewed) wake_by(due, deadline);
+}
+
+inline void Heartbeat::watch_end_of(LiveClaim& claim) {
+    if (!claims_.watch_end_of(claim)) return;
+    ensure_thread();
+    wake_by(claim.deadline(), claim.deadline());
 }
 
 inline bool Heartbeat::later(LateFinish finish) {
@@ -266,10 +284,11 @@ inline LocalInstant Heartbeat::work(LocalInstant now) {
     auto next = LocalInstant::max();
     claims_.lapse(now, next);
     renew(now, next);
-    auto due = late_.take_due(now, next);
-    if (!due.empty()) {
+    if (late_.next_try() <= now) {
         const OnWire trip(*this);
-        late_.work(std::move(due), now, next, hub_);
+        late_.work(now, next, hub_);
+    } else {
+        next = std::min(next, late_.next_try());
     }
     return next;
 }
@@ -332,7 +351,7 @@ inline void Heartbeat::send(RenewalBatch& batch, std::size_t from, LocalInstant&
 inline void Heartbeat::on_wire(bool now) {
     if (now && !watch_.joinable()) {
         try {
-            watch_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
+            watch_ = background_thread([this](const std::stop_token& stop) { watch(stop); });
         } catch (const std::system_error&) {  // then losses are told when the store answers
         }
     }
@@ -344,7 +363,8 @@ inline void Heartbeat::on_wire(bool now) {
 
 inline void Heartbeat::watch(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
-    while (watch_wake_.wait(lock, stop, [this] { return on_wire_; })) {
+    const auto asked = [this] { return on_wire_; };
+    while (watch_wake_.wait(lock, stop, asked) && !stop.stop_requested()) {
         watch_poked_ = false;
         watch_next_ = LocalInstant::max();  // who enters during the look asks for another
         lock.unlock();

@@ -5,12 +5,12 @@
 #include <chrono>
 #include <cstddef>
 #include <exception>
-#include <iterator>
+#include <list>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -27,6 +27,7 @@ namespace idem::inline v0_1::detail {
 struct LateFinish {
     std::shared_ptr<GuardState> guard{};
     Key key{};
+    std::string request_id{};
     Owner owner{};
     Fence fence = 0;
     FinishKind kind = FinishKind::complete;
@@ -44,42 +45,54 @@ struct LateFinish {
     Duration pause{};
 
     /// Owns what the request refers to.
-    [[nodiscard]] static LateFinish of(GuardState& guard, const FinishRequest& request);
+    [[nodiscard]] static LateFinish of(GuardState& guard, const FinishRequest& request,
+                                       std::string_view request_id);
+    [[nodiscard]] KeyView view() const { return {guard->component(), key}; }
     [[nodiscard]] FinishRequest request() const;
-    /// The next rung of the ladder; false where there is none.
-    [[nodiscard]] bool step_down();
-    /// One try. Whether it is over: recorded, lost, or given up.
-    [[nodiscard]] bool settle(LocalInstant now);
+    [[nodiscard]] bool drop_value();
+    /// What the store made of a try. Whether it is over: recorded, lost, or given up.
+    [[nodiscard]] bool settle(const FinishReply& reply, LocalInstant now);
+    void postpone(LocalInstant now);
 
 private:
-    void renew(LocalInstant now);
+    /// The next rung of the ladder; false where there is none.
+    [[nodiscard]] bool step_down();
 };
 
 /// The finishes that wait for their stores. Any thread adds; the heartbeat's works them off.
 class LateFinishes {
 public:
-    /// False: too many are waiting already.
+    /// False: too many are waiting already. Where only its bytes are too many, it waits without
+    /// its value.
     [[nodiscard]] bool add(LateFinish finish);
-    /// What is due; `next` moves up to the next try of what is not.
-    [[nodiscard]] std::vector<LateFinish> take_due(LocalInstant now, LocalInstant& next);
-    /// Tries each, and keeps what is not over for a later try.
-    void work(std::vector<LateFinish> due, LocalInstant now, LocalInstant& next, WaitHub& hub);
+    /// Tries some of what is due, one request for those of one guard; `next` moves up to the next
+    /// try. What is left over is due at once: renewals get their turn in between.
+    void work(LocalInstant now, LocalInstant& next, WaitHub& hub);
+    [[nodiscard]] LocalInstant next_try();
 
 private:
     static constexpr std::size_t count_max = 10'000;
     static constexpr std::size_t bytes_max = std::size_t{64} << 20U;
+    static constexpr std::size_t batch_max = 100;
 
-    void put_back(LateFinish finish, LocalInstant& next);
+    using List = std::list<LateFinish>;  // moved by splicing, which cannot fail
+
+    [[nodiscard]] List take(LocalInstant now);
+    [[nodiscard]] static std::vector<FinishReply> send(const List& batch);
+    static void renew(List& kept, LocalInstant now);
+    void put_back(List& kept, bool silent) noexcept;
 
     std::mutex mutex_{};
-    std::vector<LateFinish> waiting_{};
+    List waiting_{};
     std::size_t bytes_ = 0;  ///< Of what waits.
 };
 
-inline LateFinish LateFinish::of(GuardState& guard, const FinishRequest& request) {
+inline LateFinish LateFinish::of(GuardState& guard, const FinishRequest& request,
+                                 std::string_view request_id) {
     LateFinish out;
     out.guard = guard.shared_from_this();
     out.key = request.key.key();
+    out.request_id = request_id;
     out.owner = request.owner;
     out.fence = request.fence;
     out.kind = request.kind;
@@ -98,7 +111,7 @@ inline LateFinish LateFinish::of(GuardState& guard, const FinishRequest& request
 
 inline FinishRequest LateFinish::request() const {
     FinishRequest out;
-    out.key = KeyView(guard->component(), key);
+    out.key = view();
     out.owner = owner;
     out.fence = fence;
     out.kind = kind;
@@ -116,110 +129,147 @@ inline FinishRequest LateFinish::request() const {
     return out;
 }
 
+inline bool LateFinish::drop_value() {
+    if (kind != FinishKind::complete || result_kind != ResultKind::value) return false;
+    result_kind = ResultKind::no_room;
+    result.clear();
+    return true;
+}
+
 inline bool LateFinish::step_down() {
     if (kind != FinishKind::complete) return false;
-    if (result_kind == ResultKind::value) {
-        result_kind = ResultKind::no_room;
-        result.clear();
-        return true;
-    }
+    if (drop_value()) return true;
     kind = FinishKind::quarantine;
     failure = {FailureClass::unknown, "unrecorded", "the result could not be recorded"};
     return true;
 }
 
-inline void LateFinish::renew(LocalInstant now) {
-    if (now < next_renew || kind == FinishKind::release) return;
-    const RenewRequest request{
-        KeyView(guard->component(), key), owner, fence, lease, std::nullopt, std::nullopt};
-    RenewReply reply;
-    try {
-        guard->renew(std::span(&request, 1), std::span(&reply, 1));
-    } catch (...) {  // the finish will tell
-    }
-    next_renew = now + lease / 3;
-}
-
-inline bool LateFinish::settle(LocalInstant now) {
-    renew(now);
-    const FinishRequest asked = request();
-    FinishReply reply;
-    try {
-        guard->finish(std::span(&asked, 1), std::span(&reply, 1));
-    } catch (const std::exception& e) {
-        reply.trouble = Trouble::unavailable(e.what(), true);
-    } catch (...) {
-        reply.trouble = Trouble::unavailable("finish threw", true);
-    }
-    const Event about{.fence = fence, .lost = reply.reason, .detail = reply.trouble.message};
+inline bool LateFinish::settle(const FinishReply& reply, LocalInstant now) {
+    const Event about{.request_id = request_id,
+                      .fence = fence,
+                      .lost = reply.reason,
+                      .detail = reply.trouble.message};
+    const bool release = kind == FinishKind::release;
     if (!reply.trouble) {
-        guard->tell(kind == FinishKind::release ? EventKind::released
-                    : reply.lost                ? EventKind::record_abandoned
-                                                : EventKind::recorded_late,
-                    asked.key, about);
+        guard->tell(!reply.lost ? (release ? EventKind::released : EventKind::recorded_late)
+                    : release   ? EventKind::unrecorded
+                                : EventKind::record_abandoned,
+                    view(), about);
         return true;
     }
     if (reply.trouble.kind != Trouble::Kind::unavailable && step_down()) return false;
     if (now < give_up) return false;
-    guard->tell(EventKind::record_abandoned, asked.key, about);
+    guard->tell(EventKind::record_abandoned, view(), about);
     return true;
 }
 
+inline void LateFinish::postpone(LocalInstant now) {
+    constexpr Duration shortest = std::chrono::milliseconds{5};
+    constexpr Duration longest = std::chrono::seconds{5};
+    pause = std::clamp<Duration>(pause * 2, shortest, longest);
+    next_try = now + std::min(pause, lease / 3);
+}
+
 inline bool LateFinishes::add(LateFinish finish) {
-    const auto bytes = finish.result.size();
     std::scoped_lock const lock(mutex_);
-    if (waiting_.size() >= count_max || bytes_ + bytes > bytes_max) return false;
+    if (waiting_.size() >= count_max) return false;
+    if (bytes_ + finish.result.size() > bytes_max) (void)finish.drop_value();
+    bytes_ += finish.result.size();
     auto& traffic = finish.guard->traffic();
     waiting_.push_back(std::move(finish));
-    bytes_ += bytes;
     traffic.unrecorded.fetch_add(1);
     return true;
 }
 
-inline std::vector<LateFinish> LateFinishes::take_due(LocalInstant now, LocalInstant& next) {
-    std::vector<LateFinish> due;
+inline LocalInstant LateFinishes::next_try() {
+    auto next = LocalInstant::max();
     std::scoped_lock const lock(mutex_);
-    const auto middle =
-        std::stable_partition(waiting_.begin(), waiting_.end(),
-                              [&](const LateFinish& finish) { return finish.next_try > now; });
-    due.reserve(static_cast<std::size_t>(std::distance(middle, waiting_.end())));
-    std::move(middle, waiting_.end(), std::back_inserter(due));
-    waiting_.erase(middle, waiting_.end());
-    for (const LateFinish& finish : due) bytes_ -= finish.result.size();
     for (const LateFinish& finish : waiting_) next = std::min(next, finish.next_try);
-    return due;
+    return next;
 }
 
-inline void LateFinishes::put_back(LateFinish finish, LocalInstant& next) {
-    constexpr Duration shortest = std::chrono::milliseconds{5};
-    constexpr Duration longest = std::chrono::seconds{5};
-    finish.pause = std::clamp<Duration>(finish.pause * 2, shortest, longest);
-    finish.next_try = LocalClock::now() + std::min(finish.pause, finish.lease / 3);
-    next = std::min(next, finish.next_try);
+/// The one that has been due for longest, and others of its guard. What has failed is put back
+/// behind the rest, so it cannot stand in their way.
+inline LateFinishes::List LateFinishes::take(LocalInstant now) {
+    List batch;
     std::scoped_lock const lock(mutex_);
-    bytes_ += finish.result.size();
-    waiting_.push_back(std::move(finish));
+    waiting_.sort([](const LateFinish& a, const LateFinish& b) { return a.next_try < b.next_try; });
+    for (auto at = waiting_.begin(); at != waiting_.end() && at->next_try <= now;) {
+        const auto here = at++;
+        if (!batch.empty() && here->guard != batch.front().guard) continue;
+        bytes_ -= here->result.size();
+        batch.splice(batch.end(), waiting_, here);
+        if (batch.size() == batch_max) break;
+    }
+    return batch;
 }
 
-inline void LateFinishes::work(std::vector<LateFinish> due, LocalInstant now, LocalInstant& next,
-                               WaitHub& hub) {
-    std::vector<const GuardState*> silent;  // one attempt tells; the others must not wait it out
-    for (LateFinish& finish : due) {
-        const GuardState* guard = finish.guard.get();
-        const bool skip = std::find(silent.begin(), silent.end(), guard) != silent.end();
-        bool over = false;
-        try {
-            over = !skip && finish.settle(now);
-        } catch (...) {  // no memory; later
-        }
-        if (over) {
-            hub.notify(wait_hash(KeyView(guard->component(), finish.key)));
-            finish.guard->traffic().unrecorded.fetch_sub(1);
-            continue;
-        }
-        if (!skip) silent.push_back(guard);
-        put_back(std::move(finish), next);
+inline std::vector<FinishReply> LateFinishes::send(const List& batch) {
+    std::vector<FinishRequest> requests;
+    for (const LateFinish& finish : batch) requests.push_back(finish.request());
+    std::vector<FinishReply> replies(batch.size());
+    const auto fail = [&](const char* why) {
+        for (auto& reply : replies) reply.trouble = Trouble::unavailable(why, true);
+    };
+    try {
+        batch.front().guard->finish(requests, replies);
+    } catch (const std::exception& e) {
+        fail(e.what());
+    } catch (...) {
+        fail("finish threw");
     }
+    return replies;
+}
+
+/// Keeps the leases of what was not taken, so that nobody runs it again meanwhile.
+inline void LateFinishes::renew(List& kept, LocalInstant now) {
+    std::vector<RenewRequest> requests;
+    for (LateFinish& finish : kept) {
+        if (now < finish.next_renew || finish.kind == FinishKind::release) continue;
+        requests.push_back({finish.view(), finish.owner, finish.fence, finish.lease, {}, {}});
+        finish.next_renew = now + finish.lease / 3;
+    }
+    if (requests.empty()) return;
+    std::vector<RenewReply> replies(requests.size());
+    try {
+        kept.front().guard->renew(requests, replies);
+    } catch (...) {  // the next finish will tell
+    }
+}
+
+/// Where the whole store is silent, one batch tells; the guard's others do not wait it out.
+inline void LateFinishes::put_back(List& kept, bool silent) noexcept {
+    if (kept.empty()) return;
+    const auto now = LocalClock::now();
+    for (LateFinish& finish : kept) finish.postpone(now);
+    std::scoped_lock const lock(mutex_);
+    for (LateFinish& other : waiting_) {
+        if (silent && other.guard == kept.front().guard)
+            other.next_try = std::max(other.next_try, kept.front().next_try);
+    }
+    for (const LateFinish& finish : kept) bytes_ += finish.result.size();
+    waiting_.splice(waiting_.end(), kept);
+}
+
+inline void LateFinishes::work(LocalInstant now, LocalInstant& next, WaitHub& hub) {
+    List batch = take(now);
+    bool silent = true;
+    try {
+        const auto replies = batch.empty() ? std::vector<FinishReply>() : send(batch);
+        auto at = batch.begin();
+        for (const FinishReply& reply : replies) {
+            const auto here = at++;
+            silent = silent && reply.trouble.kind == Trouble::Kind::unavailable;
+            if (!here->settle(reply, now)) continue;
+            hub.notify(wait_hash(here->view()));
+            here->guard->traffic().unrecorded.fetch_sub(1);
+            batch.erase(here);
+        }
+        renew(batch, now);
+    } catch (...) {  // no memory; later
+    }
+    put_back(batch, silent);
+    next = std::min(next, next_try());
 }
 
 }  // namespace idem::inline v0_1::detail

@@ -50,6 +50,8 @@ public:
     Times enter(LiveClaim& claim);
     void leave(LiveClaim& claim) noexcept;
     void stop_renewal(LiveClaim& claim);
+    /// False where the end of its lease is told anyhow, or no longer matters.
+    [[nodiscard]] bool watch_end_of(LiveClaim& claim);
 
     [[nodiscard]] LiveClaim::Signals signals_of(LiveClaim& claim);
     [[nodiscard]] std::stop_token token_of(LiveClaim& claim,
@@ -141,6 +143,11 @@ inline void LiveClaims::leave(LiveClaim& claim) noexcept {
 inline void LiveClaims::stop_renewal(LiveClaim& claim) {
     std::scoped_lock const lock(stripe_of(claim).mutex);
     claim.terms_.renewed = false;
+}
+
+inline bool LiveClaims::watch_end_of(LiveClaim& claim) {
+    std::scoped_lock const lock(stripe_of(claim).mutex);
+    return claim.entered_ && !std::exchange(claim.watched_, true);
 }
 
 inline LiveClaim::Signals LiveClaims::signals_of(LiveClaim& claim) {

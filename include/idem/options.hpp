@@ -24,8 +24,10 @@ namespace idem::inline v0_1 {
 
 /// What to do where the store cannot be asked at claim time.
 enum class StoreDown : std::uint8_t {
-    refuse,           ///< The handler does not run; `UnavailableError`.
-    run_unprotected,  ///< It runs without a claim, and says so. A repeat may run it again.
+    refuse,  ///< The handler does not run; `UnavailableError`.
+    /// It runs without a claim, and says so. A repeat may run it again. `Execution::held` is false
+    /// and its stop token has stopped, so a handler that heeds them must be told of this choice.
+    run_unprotected,
 };
 
 /// The answer of a verify callback about the effect of a holder that vanished.

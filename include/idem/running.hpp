@@ -74,11 +74,16 @@ template <class Handler>
 
 template <class V>
 [[nodiscard]] Outcome<V> failed_outcome(const LiveClaim& claim, const Execution& execution,
-                                        Failure failure,
+                                        Failure failure, const Settled& settled,
                                         std::optional<typename Outcome<V>::Value> value = {}) {
     OutcomeDetails details;
+    const bool recorded = settled.unrecorded == UnrecordedReason::none;
+    if (recorded && settled.state == State::failed && failure.kind == FailureClass::retryable)
+        failure.kind = FailureClass::exhausted;  // it was the last attempt
     details.kind =
         failure.kind == FailureClass::unknown ? OutcomeKind::unknown : OutcomeKind::failed;
+    details.unrecorded = settled.unrecorded;
+    details.lost = settled.lost;
     details.takeover = execution.takeover();
     details.attempt = execution.attempt();
     details.fence = claim.terms().fence;
@@ -102,11 +107,12 @@ template <class V, class Returned>
                                          const Execution& execution, Returned returned) {
     if (auto failure = failure_in(returned); failure && failure->kind != FailureClass::none) {
         failure = cut(*std::move(failure));
-        roll_back(call, claim, &execution, *failure);
+        const Settled settled = roll_back(call, claim, &execution, *failure);
         if constexpr (expected_like<Returned>) {
-            return failed_outcome<V>(claim, execution, *std::move(failure));
+            return failed_outcome<V>(claim, execution, *std::move(failure), settled);
         } else {
-            return failed_outcome<V>(claim, execution, *std::move(failure), std::move(returned));
+            return failed_outcome<V>(claim, execution, *std::move(failure), settled,
+                                     std::move(returned));
         }
     }
     if constexpr (!expected_like<Returned>) {
@@ -133,10 +139,23 @@ template <class V, class Returned>
     }
 }
 
+/// The last look before a handler begins. Where `drain` or the end of the lease came between claim
+/// and handler, the claim is given back as if it had never been.
+/// @throws UnavailableError then: to try again later is safe.
+inline void begin_or_refuse(const Call& call, const Admission& admission, LiveClaim& claim) {
+    const bool draining = admission.draining();
+    if (!draining && (claim.terms().unprotected || claim.held())) return;
+    const char* const why = draining ? "draining" : "too late";
+    roll_back(call, claim, nullptr, {FailureClass::retryable, why, {}}, false);
+    throw UnavailableError(draining ? "this guard is draining and takes no new work"
+                                    : "the lease ended before the handler could begin");
+}
+
 /// Asks the outside world about a vanished holder's effect. Nothing: it has not happened, run.
+/// @throws as `begin_or_refuse` does where the claim did not outlast the question.
 template <class V>
-[[nodiscard]] std::optional<Outcome<V>> verify(const Call& call, LiveClaim& claim,
-                                               Execution& execution) {
+[[nodiscard]] std::optional<Outcome<V>> verify(const Call& call, const Admission& admission,
+                                               LiveClaim& claim, Execution& execution) {
     using Value = typename Outcome<V>::Value;
     std::optional<Verdict> verdict;
     Failure held{FailureClass::unknown, "verify", "the verify callback cannot tell"};
@@ -148,10 +167,13 @@ template <class V>
         roll_back(call, claim, &execution, held);
         throw;
     }
-    if (verdict && verdict->kind() == Verdict::Kind::not_done) return std::nullopt;
+    if (verdict && verdict->kind() == Verdict::Kind::not_done) {
+        begin_or_refuse(call, admission, claim);
+        return std::nullopt;
+    }
     if (!verdict || verdict->kind() == Verdict::Kind::cannot_tell) {
-        roll_back(call, claim, &execution, held);
-        return failed_outcome<V>(claim, execution, std::move(held));
+        const Settled settled = roll_back(call, claim, &execution, held);
+        return failed_outcome<V>(claim, execution, std::move(held), settled);
     }
     std::optional<Value> value;
     try {
@@ -161,9 +183,9 @@ template <class V>
         roll_back(call, claim, &execution, held);
         throw UsageError("GuardOptions::verify gave a result of another type than the handler's");
     }
-    const Settled settled =
-        record(call, claim, execution, {ResultKind::value, verdict->codec(), verdict->result()},
-               EventKind::replayed);
+    const Encoded result = within({ResultKind::value, verdict->codec(), verdict->result()},
+                                  call.guard.options().result_bytes_max);
+    const Settled settled = record(call, claim, execution, result, EventKind::replayed);
     OutcomeDetails details = executed_details(claim, execution, settled);
     details.kind = OutcomeKind::replayed;  // the handler did not run in this call
     return Outcome<V>(std::move(details), std::move(value));
@@ -204,18 +226,6 @@ inline void tell_takeover(const Call& call, const ClaimReply& acquired) noexcept
         call.tell(EventKind::takeover, {.fence = acquired.fence, .attempt = acquired.attempt});
 }
 
-/// The last look before a handler begins. Where `drain` or the end of the lease came between claim
-/// and handler, the claim is given back as if it had never been.
-/// @throws UnavailableError then: to try again later is safe.
-inline void begin_or_refuse(const Call& call, const Admission& admission, LiveClaim& claim) {
-    const bool draining = admission.draining();
-    if (!draining && (claim.terms().unprotected || claim.held())) return;
-    const char* const why = draining ? "draining" : "too late";
-    roll_back(call, claim, nullptr, {FailureClass::retryable, why, {}}, false);
-    throw UnavailableError(draining ? "this guard is draining and takes no new work"
-                                    : "the lease ended before the handler could begin");
-}
-
 /// Runs the handler under a claim that is entered, and settles what comes of it.
 template <class V, class Handler>
 [[nodiscard]] Outcome<V> run_entered(const Call& call, const Admission& admission,
@@ -224,7 +234,8 @@ template <class V, class Handler>
     begin_or_refuse(call, admission, live);
     const RunningHere here(call.key, acquired);
     if (acquired.verify) {
-        if (auto verified = verify<V>(call, live, execution)) return *std::move(verified);
+        if (auto verified = verify<V>(call, admission, live, execution))
+            return *std::move(verified);
     }
     // The value is made in place: a result type need not be movable twice, nor default-made.
     auto returned = [&] {

@@ -52,6 +52,7 @@ namespace idem::inline v0_1::detail {
 /// What the handler threw, sorted. A `classify` that throws itself has no say.
 [[nodiscard]] inline Failure failure_of(const GuardOptions& options,
                                         const std::exception_ptr& thrown) noexcept {
+    const NoCancel shield;
     try {
         if (options.classify) {
             if (auto failure = options.classify(thrown)) return cut(*std::move(failure));
@@ -195,10 +196,10 @@ struct Settled {
 }
 
 /// Leaves a finish to the background. False where it cannot: the lease then decides.
-[[nodiscard]] inline bool leave_to_background(GuardState& guard,
+[[nodiscard]] inline bool leave_to_background(const Call& call,
                                               const FinishRequest& request) noexcept {
     try {
-        return Heartbeat::instance().later(LateFinish::of(guard, request));
+        return Heartbeat::instance().later(LateFinish::of(call.guard, request, call.request_id));
     } catch (...) {
         return false;
     }
@@ -225,7 +226,7 @@ struct Settled {
         // Told first: the background may have its own say as soon as it knows.
         call.tell(EventKind::unrecorded,
                   {.fence = request.fence, .attempt = attempt, .detail = reply.trouble.message});
-        if (!leave_to_background(call.guard, request))
+        if (!leave_to_background(call, request))
             call.tell(EventKind::record_abandoned, {.fence = request.fence,
                                                     .attempt = attempt,
                                                     .detail = "too many finishes wait already"});
@@ -238,15 +239,16 @@ struct Settled {
 
 /// Settles a claim whose handler failed: released, failed for good, or held, by its class.
 /// Never throws: the handler's own exception is on its way to the caller.
-inline void roll_back(const Call& call, LiveClaim& claim, const Execution* execution,
-                      const Failure& failure, bool counted = true) noexcept {
-    if (claim.inherited()) return;
+inline Settled roll_back(const Call& call, LiveClaim& claim, const Execution* execution,
+                         const Failure& failure, bool counted = true) noexcept {
+    if (claim.inherited()) return {UnrecordedReason::lost, LostReason::process, {}, {}};
     if (claim.terms().unprotected) {
         if (execution != nullptr)
             call.tell(EventKind::ran_unprotected,
                       {.failure = failure.kind, .detail = failure.message});
-        return;
+        return {UnrecordedReason::unprotected, {}, {}, {}};
     }
+    const NoCancel shield;
     try {
         const auto kind = failure.kind == FailureClass::final     ? FinishKind::fail
                           : failure.kind == FailureClass::unknown ? FinishKind::quarantine
@@ -266,8 +268,8 @@ inline void roll_back(const Call& call, LiveClaim& claim, const Execution* execu
                           .detail = reply.trouble ? reply.trouble.message : failure.message};
         if (reply.trouble) {
             call.tell(EventKind::rollback_failed, about);
-            if (claim.lost() == LostReason::none) (void)leave_to_background(call.guard, request);
-            return;
+            if (claim.lost() == LostReason::none) (void)leave_to_background(call, request);
+            return {UnrecordedReason::unavailable, {}, {}, {}};
         }
         Heartbeat::instance().hub().notify(wait_hash(call.key));
         call.tell(reply.lost                      ? EventKind::unrecorded
@@ -275,7 +277,10 @@ inline void roll_back(const Call& call, LiveClaim& claim, const Execution* execu
                   : reply.state == State::unknown ? EventKind::unknown
                                                   : EventKind::released,
                   about);
+        const auto how = reply.lost ? UnrecordedReason::lost : UnrecordedReason::none;
+        return {how, reply.reason, reply.state, {}};
     } catch (...) {  // the lease ends it
+        return {UnrecordedReason::unavailable, {}, {}, {}};
     }
 }
 
@@ -286,18 +291,24 @@ struct Encoded {
     std::string bytes{};
 };
 
+/// Without its bytes where they are too many, or half of them.
+[[nodiscard]] inline Encoded within(Encoded encoded, std::size_t bytes_max) noexcept {
+    if (encoded.kind == ResultKind::value && encoded.bytes.size() > bytes_max)
+        encoded.kind = ResultKind::too_large;
+    if (encoded.kind != ResultKind::value) encoded.bytes.clear();
+    return encoded;
+}
+
 template <codable V>
 [[nodiscard]] Encoded encode_result(const V& value, std::size_t bytes_max) noexcept {
+    const NoCancel shield;
     Encoded out{ResultKind::value, codec_id<V>(), {}};
     try {
         Codec<V>::encode(value, out.bytes);
-        if (out.bytes.size() <= bytes_max) return out;
-        out.kind = ResultKind::too_large;
     } catch (...) {
         out.kind = ResultKind::not_encodable;
     }
-    out.bytes.clear();
-    return out;
+    return within(std::move(out), bytes_max);
 }
 
 /// Records what has happened, with its result; the event says how that is known. Without a claim

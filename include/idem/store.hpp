@@ -24,6 +24,8 @@ namespace idem::inline v0_1 {
 ///     position. The same key twice in a batch acts as if sent one after the other.
 ///  4. Trouble: what could not be done is in the item's `trouble` and harms no other item. An
 ///     operation throws only `std::bad_alloc`. With `may_have_applied` false nothing was written.
+///     An operation ends, within `time_allowed()` where the store has it: one that hangs keeps
+///     the heartbeat from every other store's leases.
 ///  5. Retry: the same claim, finish, renew or issue again, after its answer was lost, answers as
 ///     the first did (an issue over a tombstone is refused then, and stands). resolve, reap and
 ///     forget again change nothing, and the state in the answer says how things stand.

@@ -39,8 +39,9 @@ public:
         validate(KeyView(Component::token, scope_, "token", {}));
     }
 
-    /// A new token: 32 hex digits, 128 random bits. With a binding only a request of that
-    /// fingerprint can redeem it. @throws UnavailableError: no token was handed out.
+    /// A new token: 32 hex digits, 128 random bits. With a binding a request of another fingerprint
+    /// is a `mismatch`; one that is redeemed without a fingerprint is not compared. @throws
+    /// UnavailableError: no token was handed out.
     [[nodiscard]] std::string issue(std::string_view tenant = {}, const Fingerprint& binding = {}) {
         std::array<char, token_digits / 2> random{};
         detail::fill_random(random.data(), random.size());

@@ -14,6 +14,7 @@
 #include <idem/guard.hpp>
 
 #include "support/catch.hpp"
+#include "support/expect.hpp"
 #include "support/postgres_user.hpp"
 #include "support/postgres_world.hpp"
 
@@ -24,6 +25,7 @@ using idem::OutcomeKind;
 using idem::transact;
 using idem::Transaction;
 using idem_test::await_blocked;
+using idem_test::Expect;
 using idem_test::shared_server;
 using idem_test::Sql;
 using idem_test::UserConnection;
@@ -243,14 +245,16 @@ TEST_CASE("transaction mode: a concurrent duplicate waits for the first and repl
         CHECK(first("BEGIN") == "");
         CHECK(transact(first.get(), key, request, place.options(), place.maker("1")).executed());
         std::optional<idem::Outcome<std::string>> got;
+        Expect expect;
         std::thread duplicate([&] {
-            if (in_callers) CHECK(second("BEGIN") == "");
+            if (in_callers) expect(second("BEGIN") == "");
             got = transact(second.get(), key, request, place.options(), place.maker("2"));
-            if (in_callers) CHECK(second("COMMIT") == "");
+            if (in_callers) expect(second("COMMIT") == "");
         });
         await_blocked(place.sql(), second.process());
         CHECK(first("COMMIT") == "");
         duplicate.join();
+        CHECK(expect.failed() == 0);
         CHECK(got->replayed());
         CHECK(got->value() == "made 1");
         CHECK(place.count() == "1");
@@ -328,6 +332,7 @@ TEST_CASE("transaction mode: of a deadlock one is told to retry, and nothing is 
         CHECK(transact(users[i].get(), keys[i], request, place.options(), place.maker("x"))
                   .executed());
     }
+    Expect expect;
     std::atomic<int> conflicts{0};
     std::atomic<int> done{0};
     std::vector<std::thread> threads;
@@ -338,13 +343,14 @@ TEST_CASE("transaction mode: of a deadlock one is told to retry, and nothing is 
                              place.maker("y"))
                         .executed())
                     ++done;
-                CHECK(users[i]("COMMIT") == "");
+                expect(users[i]("COMMIT") == "");
             } catch (const idem::ConflictError&) {
                 ++conflicts;
-                CHECK(users[i]("ROLLBACK") == "");
+                expect(users[i]("ROLLBACK") == "");
             }
         });
     for (auto& thread : threads) thread.join();
+    CHECK(expect.failed() == 0);
     CHECK(conflicts == 1);
     CHECK(done == 1);
     CHECK(place.count() == "2");

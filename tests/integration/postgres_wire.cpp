@@ -229,15 +229,24 @@ TEST_CASE("PostgreSQL: a connection cut by the server is replaced, unnoticed whe
 TEST_CASE("PostgreSQL: after fork the child is refused and the parent's session lives",
           "[integration][postgres]") {
     idem_test::PostgresBench bench(shared_server().conninfo(), shared_server().conninfo(), 1);
-    auto store = std::make_unique<idem::PostgresStore>(bench.store());
+    // The only handle: the child closes what it closes.
+    auto store = std::make_unique<idem::PostgresStore>(
+        bench.options(shared_server().conninfo("application_name=parents"), 1));
+    const auto session = [&] {
+        return bench.sql()(
+            "SELECT string_agg(pid::text, ' ') FROM pg_stat_activity"
+            " WHERE application_name = 'parents'");
+    };
     const idem::Key key{"s", "k"};
     REQUIRE(idem::claim_one(*store, claim_of(key, 'a')).kind == idem::ClaimKind::acquired);
+    const auto before = session();
     CHECK(idem_test::in_child([&] {
               const auto reply = idem::claim_one(*store, claim_of(key, 'b'));
               store.reset();
               return reply.trouble.kind == idem::Trouble::Kind::usage;
           }) == "");
     CHECK(idem::claim_one(*store, claim_of(key, 'b')).kind == idem::ClaimKind::in_progress);
+    CHECK(session() == before);
 }
 
 TEST_CASE("PostgreSQL: a pool that is all in use is unavailable in time",

@@ -27,11 +27,9 @@ using SpyGuard = idem::IdempotencyGuard<SpyStore>;
 class Gate {
 public:
     void open() {
-        {
-            std::scoped_lock const lock(mutex_);
-            open_ = true;
-        }
-        changed_.notify_all();
+        std::scoped_lock const lock(mutex_);
+        open_ = true;
+        changed_.notify_all();  // under the lock: whoever comes through may end it
     }
     /// False: it never opened.
     bool wait() {

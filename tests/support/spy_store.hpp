@@ -57,31 +57,32 @@ public:
     }
     void resolve(std::span<const idem::ResolveRequest> requests,
                  std::span<idem::ResolveReply> replies) {
-        shared_->store.resolve(requests, replies);
+        unless_down(shared_->down, replies, [&] { shared_->store.resolve(requests, replies); });
     }
     void reap(std::span<const idem::ReapRequest> requests, std::span<idem::ReapReply> replies) {
         shared_->store.reap(requests, replies);
     }
     void find(std::span<const idem::KeyView> keys, std::span<idem::FindReply> replies) {
-        shared_->store.find(keys, replies);
-        if (!shared_->down.load()) return;
-        for (auto& reply : replies) {
-            reply = {};
-            reply.trouble = idem::Trouble::unavailable("the wire is cut", false);
-        }
+        unless_down(shared_->down, replies, [&] {
+            unless_down(shared_->finds_down, replies, [&] { shared_->store.find(keys, replies); });
+        });
     }
     void forget(std::span<const idem::ForgetRequest> requests,
                 std::span<idem::ForgetReply> replies) {
-        shared_->store.forget(requests, replies);
+        unless_down(shared_->down, replies, [&] { shared_->store.forget(requests, replies); });
     }
     [[nodiscard]] idem::ListPage list(const idem::ListQuery& query) {
-        return shared_->store.list(query);
+        idem::ListPage page;
+        unless_down(shared_->down, std::span(&page, 1), [&] { page = shared_->store.list(query); });
+        return page;
     }
     [[nodiscard]] idem::PurgeReply purge(std::size_t limit) { return shared_->store.purge(limit); }
     [[nodiscard]] idem::Duration time_allowed() const { return shared_->time_allowed; }
 
-    /// Cuts claim, finish, renew and find off, or puts them back.
+    /// Cuts off what a guard asks, or puts it back.
     void down(bool now) { shared_->down.store(now); }
+    /// The same for `find` alone.
+    void finds_down(bool now) { shared_->finds_down.store(now); }
 
 private:
     template <class Request>
@@ -94,6 +95,7 @@ private:
         idem::MemoryStore store;
         idem::Duration time_allowed;
         std::atomic<bool> down{false};
+        std::atomic<bool> finds_down{false};
         std::mutex mutex{};
         Operation<idem::ClaimRequest> claims{};
         Operation<idem::FinishRequest> finishes{};
@@ -104,6 +106,15 @@ private:
     void set(Operation<Request>& operation, Hook<Request> hook) {
         std::scoped_lock const lock(shared_->mutex);
         operation.hook = std::move(hook);
+    }
+
+    template <class Reply, class Ask>
+    static void unless_down(const std::atomic<bool>& down, std::span<Reply> replies, Ask ask) {
+        if (!down.load()) return ask();
+        for (auto& reply : replies) {
+            reply = {};
+            reply.trouble = idem::Trouble::unavailable("the wire is cut", false);
+        }
     }
 
     template <class Request, class Reply, class Call>

@@ -368,4 +368,17 @@ TEST_CASE("a thread that is cancelled inside a batch leaves no claim behind", "[
     CHECK(guard.health().running == 0);
 }
 
+TEST_CASE("an item's handler that calls another's key does not wait for itself", "[batch]") {
+    Stage stage;
+    SpyGuard guard = stage.guard();
+    const auto out = guard.run_batch(calls({"a", "b"}), [&](Execution&, std::size_t i) {
+        const auto sibling =
+            guard.run(key(i == 0 ? "b" : "a"), {}, {.wait = 24h}, [] { return 7; });
+        CHECK(sibling.kind() == (i == 0 ? OutcomeKind::in_progress : OutcomeKind::replayed));
+        return static_cast<int>(i);
+    });
+    CHECK(out[0].get().executed());
+    CHECK(out[1].get().executed());
+}
+
 }  // namespace

@@ -51,6 +51,7 @@ TEST_CASE("a drained guard takes no new work and asks the store for none", "[dra
     CHECK_THROWS_AS(copy.run(key(), {}, [&] { ran = true; }), idem::UnavailableError);
     CHECK_FALSE(ran);
     CHECK(stage.store.calls() == before);
+    CHECK(stage.log.kinds() == "drained refused refused refused refused");
     // Another guard on the same store is another matter.
     CHECK(stage.guard().run(key(), {}, [] { return 1; }).executed());
 }
@@ -60,13 +61,12 @@ TEST_CASE("drain waits for a running handler", "[drain]") {
     SpyGuard guard = stage.guard();
     Gate begun;
     Gate end;
-    std::jthread worker([&] {
-        const auto outcome = guard.run(key(), {}, [&](idem::Execution& execution) {
+    auto running = std::async(std::launch::async, [&] {
+        return guard.run(key(), {}, [&](idem::Execution& execution) {
             begun.open();
             end.wait();
             return execution.stop_token().stop_requested() ? 1 : 7;
         });
-        CHECK(outcome.recorded());
     });
     REQUIRE(begun.wait());
     auto report = std::async(std::launch::async, [&] { return guard.drain(for_ever); });
@@ -75,6 +75,7 @@ TEST_CASE("drain waits for a running handler", "[drain]") {
     CHECK(guard.health().running == 1);
     end.open();
     const auto left = report.get();
+    CHECK(running.get().recorded());
     CHECK(left.complete);
     CHECK(left.running == 0);
     CHECK(left.unrecorded == 0);
@@ -261,7 +262,7 @@ TEST_CASE("health says in words what is wrong, each by itself", "[health]") {
     (void)guard.run(key("b"), {}, [] { return 1; });
     auto health = guard.health();
     REQUIRE(health.problems.size() == 1);
-    CHECK(mentions(health.problems[0], "2 results"));
+    CHECK(mentions(health.problems[0], "2 finishes"));
     CHECK(health.unrecorded == 2);
 
     (void)guard.drain(1ms);
@@ -302,6 +303,7 @@ TEST_CASE("the cap counts calls per scope, and refuses before the store is asked
             }
             CHECK_THROWS_AS(guard.claim<int>(in_scope("video", "4"), {}), idem::UnavailableError);
             CHECK(stage.store.calls() == before);
+            CHECK(stage.log.kinds() == "refused refused");
             CHECK(guard.run(in_scope("audio", "1"), {}, [] { return 1; }).executed());
         });
         CHECK(guard.run(in_scope("video", "3"), {}, [] { return 1; }).executed());
@@ -387,6 +389,20 @@ TEST_CASE("under load the cap is never exceeded", "[cap][race]") {
     CHECK(most <= 3);
     CHECK(most >= 1);
     CHECK(guard.health().running == 0);
+}
+
+TEST_CASE("a drain without end waits, and stops nobody", "[drain]") {
+    Stage stage;
+    SpyGuard guard = stage.guard();
+    std::future<bool> drained;
+    (void)guard.run(key(), {}, [&](idem::Execution& execution) {
+        drained = std::async(std::launch::async,
+                             [&] { return guard.drain(idem::Duration::max()).complete; });
+        CHECK(eventually([&] { return guard.health().draining; }));
+        CHECK(drained.wait_for(20ms) == std::future_status::timeout);
+        CHECK_FALSE(execution.stop_token().stop_requested());
+    });
+    CHECK(drained.get());
 }
 
 }  // namespace

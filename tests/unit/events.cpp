@@ -262,11 +262,11 @@ TEST_CASE("two-phase claims and batches tell the same as calls", "[events]") {
         (void)std::move(claim).complete(1);
     }
     (void)guard.claim<int>(key(), {}, options);
-    CHECK(stage.log.kinds() == "takeover executed replayed");
+    CHECK(stage.log.kinds() == "takeover claimed executed replayed");
     for (const auto& event : stage.log.all()) CHECK(event.request_id == "req-8");
     stage.log.clear();
     { auto dropped = claimed<int>(guard.claim<int>(key("dropped"), {}, options)); }
-    CHECK(stage.log.kinds() == "released");
+    CHECK(stage.log.kinds() == "claimed released");
     stage.log.clear();
     const auto a = Fingerprint::of_bytes("a");
     const std::vector<idem::BatchCall> calls{{key("a"), a, "1"},
@@ -336,6 +336,26 @@ TEST_CASE("an observer may ask the guard", "[events]") {
     asked = &guard;
     run(guard, one);
     CHECK(found == 1);
+}
+
+TEST_CASE("a claim that goes its own way is told at each turn", "[events]") {
+    Stage stage;
+    SpyGuard guard = stage.guard();
+    const auto ticket = claimed<int>(guard.claim<int>(key(), {})).detach(1h);
+    (void)guard.resume<int>(ticket).complete(1);
+    CHECK(stage.log.kinds() == "claimed detached resumed executed");
+    for (const auto& event : stage.log.all()) CHECK(event.fence == ticket.fence());
+}
+
+TEST_CASE("a store that cannot be asked is told for every question", "[events]") {
+    Stage stage;
+    SpyGuard guard = stage.guard();
+    stage.store.down(true);
+    CHECK_THROWS_AS(guard.find(key()), idem::UnavailableError);
+    CHECK_THROWS_AS(guard.forget(key()), idem::UnavailableError);
+    CHECK_THROWS_AS(guard.list(), idem::UnavailableError);
+    CHECK_THROWS_AS(guard.resolve(key(), 1, idem::Resolution::rerun()), idem::UnavailableError);
+    CHECK(stage.log.kinds() == "store_error store_error store_error store_error");
 }
 
 }  // namespace

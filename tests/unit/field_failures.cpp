@@ -42,6 +42,24 @@ std::optional<idem::Failure> idem_failure(const Declined& declined) {
 
 }  // namespace idem_field
 
+// Its encoding is a cancellation point, and the thread has just been cancelled.
+struct Cancelling {
+    int value = 0;
+};
+template <>
+struct idem::Codec<Cancelling> {
+    static constexpr std::uint32_t tag = idem::codec_tag("cancelling");
+    static constexpr std::uint8_t version = 1;
+    static void encode(const Cancelling& cancelling, std::string& out) {
+        (void)pthread_cancel(pthread_self());
+        pthread_testcancel();
+        Codec<int>::encode(cancelling.value, out);
+    }
+    static Cancelling decode(std::string_view bytes, std::uint8_t from) {
+        return {Codec<int>::decode(bytes, from)};
+    }
+};
+
 namespace {
 
 using namespace std::chrono_literals;
@@ -889,6 +907,22 @@ TEST_CASE("R101: in progress says when to try again; a mismatch does not ask to 
             outcome.kind() == OutcomeKind::in_progress || outcome.kind() == OutcomeKind::cancelled;
         CHECK((outcome.retry_after() > idem::Duration{}) == again);
     }
+}
+
+// The thread is cancelled in the caller's own code, where only its result is left to do.
+TEST_CASE("R95: a thread that is cancelled while its result is encoded records it first") {
+    Bench b;
+    auto guard = b.guard();
+    void* result = nullptr;
+    {
+        CancellableThread thread([&] {
+            (void)guard.run(key("R95.encode"), {}, [] { return Cancelling{7}; });
+            cancellation_point();
+        });
+        result = thread.end();
+    }
+    CHECK(result == PTHREAD_CANCELED);
+    CHECK(b.find(key("R95.encode"))->header.state == State::succeeded);
 }
 
 }  // namespace

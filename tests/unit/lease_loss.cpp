@@ -4,14 +4,17 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <stdexcept>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "support/catch.hpp"
+#include "support/child.hpp"
 #include "support/features.hpp"
 
 using namespace idem_test;
@@ -378,6 +381,31 @@ TEST_CASE("a checkpoint that does not reach the store is not noted, and the clai
     claim.execution().checkpoint("y");
     CHECK(guard.find(key())->payload.checkpoint == "y");
     CHECK(std::move(claim).complete(1).recorded());
+}
+
+TEST_CASE("without a heartbeat the end of the lease is told too, unasked", "[heartbeat][lost]") {
+    Stage stage;
+    SpyGuard guard = stage.guard({.lease = 20ms, .heartbeat = false});
+    Gate told;
+    const auto outcome = guard.run(key(), {}, [&](idem::Execution& execution) {
+        Gate stopped;
+        const std::stop_callback stop(execution.stop_token(), [&] { stopped.open(); });
+        execution.on_lost([&](LostReason) { told.open(); });
+        return stopped.wait() && told.wait();
+    });
+    CHECK(outcome.value());
+}
+
+TEST_CASE("a loss callback may end the process", "[heartbeat][lost][fork]") {
+    CHECK(in_child([] {
+              Stage stage;
+              SpyGuard guard = stage.guard({.lease = lease});
+              auto claim = claimed<int>(guard.claim<int>(key(), {}));
+              claim.execution().on_lost([](LostReason) { std::exit(0); });
+              (void)SpyGuard(stage.store).forget(key());
+              std::this_thread::sleep_for(2min);
+              return false;
+          }) == "");
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "support/catch.hpp"
+#include "support/expected.hpp"
 #include "support/features.hpp"
 
 using namespace idem_test;
@@ -447,6 +448,80 @@ TEST_CASE("under hold and verify the cap ends in a held record", "[orphan][caps]
     (void)vanish(stage, guard);
     CHECK(guard.run(key(), {}, [] { return 1; }).kind() == OutcomeKind::unknown);
     CHECK(asked.times == 0);
+}
+
+TEST_CASE("verify: a claim that was lost while it asked is not run", "[orphan][verify]") {
+    Stage stage;
+    const auto slow = [&](const Key& k, Execution&) {
+        REQUIRE(SpyGuard(stage.store).forget(k));
+        SpyGuard other = stage.guard(
+            {.orphan = Orphan::verify, .verify = [](auto&, auto&) { return Verdict::not_done(); }});
+        CHECK(other.run(k, {}, [] { return 1; }).executed());
+        return Verdict::not_done();
+    };
+    SpyGuard guard =
+        stage.guard({.lease = 300ms, .orphan = Orphan::verify, .verify = [&](auto& k, auto& e) {
+                         auto verdict = slow(k, e);
+                         CHECK(eventually([&] { return !e.held(); }));
+                         return verdict;
+                     }});
+    (void)vanish(stage, guard);
+    bool ran = false;
+    SECTION("call") {
+        CHECK_THROWS_AS(guard.run(key(), {}, [&] { ran = true; }), idem::UnavailableError);
+    }
+    SECTION("two phases") {
+        CHECK_THROWS_AS(guard.claim<int>(key(), {}), idem::UnavailableError);
+    }
+    SECTION("batch, one by one") {
+        const std::vector<idem::BatchCall> calls{{key()}};
+        const auto out =
+            guard.run_batch(calls, [&](Execution&, std::size_t) { return ran = true; });
+        CHECK_THROWS_AS(out[0].get(), idem::UnavailableError);
+    }
+    SECTION("batch, in one pass") {
+        const std::vector<idem::BatchCall> calls{{key()}};
+        const auto out = guard.run_batch(calls, [&](std::span<Execution* const> all) {
+            ran = true;
+            return std::vector<int>(all.size(), 4);
+        });
+        CHECK_THROWS_AS(out[0].get(), idem::UnavailableError);
+    }
+    CHECK_FALSE(ran);
+    CHECK(guard.run(key(), {}, [] { return 0; }).value() == 1);
+}
+
+TEST_CASE("verify: a result over the limit is recorded as completed without it",
+          "[orphan][verify]") {
+    Stage stage;
+    SpyGuard guard =
+        stage.guard({.result_bytes_max = 4, .orphan = Orphan::verify, .verify = [](auto&, auto&) {
+                         return Verdict::done(std::string("large"));
+                     }});
+    (void)vanish(stage, guard);
+    CHECK(guard.run(key(), {}, [] { return std::string(); }).value() == "large");
+    const auto repeat = guard.run(key(), {}, [] { return std::string(); });
+    CHECK(repeat.replayed());
+    CHECK(repeat.details().result == idem::ResultKind::too_large);
+}
+
+TEST_CASE("a failure says whether it is on record, and whether it was the last attempt",
+          "[orphan][caps]") {
+    Stage stage;
+    SpyGuard guard = stage.guard({.max_attempts = 2});
+    const auto fails = [] { return Expected<int, std::string>::fail("no"); };
+    const auto first = guard.run(key(), {}, fails);
+    CHECK(first.failure().kind == FailureClass::retryable);
+    CHECK(first.recorded());
+    const auto last = guard.run(key(), {}, fails);
+    CHECK(last.failure().kind == FailureClass::exhausted);
+    CHECK(last.recorded());
+    stage.store.on_finish([](auto) { return Way::refuse; });
+    const auto refused = guard.run(key("other"), {}, fails);
+    CHECK(refused.failure().kind == FailureClass::retryable);
+    CHECK_FALSE(refused.recorded());
+    CHECK(refused.unrecorded_reason() == idem::UnrecordedReason::unavailable);
+    stage.store.on_finish({});
 }
 
 }  // namespace

@@ -43,8 +43,14 @@ TEST_CASE("a completed claim is replayed to everybody", "[two_phase]") {
     CHECK_FALSE(claim.stop_token().stop_requested());
     claim.execution().resource("order/7");
 
-    CHECK(answered<std::string>(guard.claim<std::string>(key(), request)).kind() ==
-          OutcomeKind::in_progress);
+    const auto repeat = answered<std::string>(guard.claim<std::string>(key(), request));
+    CHECK(repeat.kind() == OutcomeKind::in_progress);
+    const auto pending = claim.pending();
+    CHECK(pending.kind() == repeat.kind());
+    CHECK(pending.attempt() == repeat.attempt());
+    CHECK(pending.fence() == repeat.fence());
+    CHECK(pending.takeover() == repeat.takeover());
+    CHECK(pending.retry_after() == guard.options().lease);
     CHECK(answered<std::string>(guard.claim<std::string>(key(), idem::Fingerprint::of_bytes("b")))
               .kind() == OutcomeKind::mismatch);
 
@@ -412,6 +418,27 @@ TEST_CASE("detaching a claim that the store gave to another says so", "[ticket]"
     }
     CHECK(stop.stop_requested());
     CHECK(std::move(other).complete(2).recorded());
+}
+
+TEST_CASE("a resumed claim lives by the options it is resumed with", "[ticket]") {
+    Stage stage;
+    SpyGuard guard = stage.guard({.retention = 24h});
+    const auto ticket = claimed<int>(guard.claim<int>(key(), {}, {.retention = 720h})).detach(1h);
+    (void)guard.resume<int>(ticket, {.retention = 720h}).complete(7);
+    stage.clock.advance(719h);
+    CHECK(guard.run(key(), {}, [] { return 8; }).value() == 7);
+}
+
+TEST_CASE("a resume that cannot read what was noted does not go on without it", "[ticket]") {
+    Stage stage;
+    SpyGuard guard = stage.guard();
+    auto claim = claimed<int>(guard.claim<int>(key(), {}));
+    claim.execution().checkpoint("charged the card");
+    const auto ticket = std::move(claim).detach(1h);
+    stage.store.finds_down(true);
+    CHECK_THROWS_AS(guard.resume<int>(ticket), idem::UnavailableError);
+    stage.store.finds_down(false);
+    CHECK(guard.resume<int>(ticket).execution().checkpoint() == "charged the card");
 }
 
 }  // namespace

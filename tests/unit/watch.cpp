@@ -15,6 +15,7 @@
 #include <idem/guard.hpp>
 
 #include "support/catch.hpp"
+#include "support/expect.hpp"
 #include "support/features.hpp"
 
 using namespace idem_test;
@@ -78,11 +79,11 @@ struct Elsewhere {
         request.retention = 24h;
         fence = idem::claim_one(store, request).fence;
     }
-    void finish() {
+    [[nodiscard]] bool finish() {
         idem::FinishRequest done{.key = request.key, .owner = request.owner, .fence = fence};
         done.kind = idem::FinishKind::complete;
         done.retention = 24h;
-        CHECK_FALSE(idem::finish_one(store, done).lost);
+        return !idem::finish_one(store, done).lost;
     }
     WatchedStore store;
     idem::Key held = key();
@@ -96,17 +97,19 @@ void woken_by_notices(WatchedStore watched, Store store) {
     idem::IdempotencyGuard guard(store, {.wait = 45s});
     const auto before = watched.claims();
     // By polls alone, once a second in the end, this many looks do not fit into the time.
+    Expect expect;
     std::thread teller([&] {
         for (std::size_t i = 0; i < 200; ++i) {
             const bool looked = eventually([&] { return watched.claims() >= before + 2 + i; });
             if (!looked) break;
             watched.tell();
         }
-        holder.finish();
+        expect(holder.finish());
         watched.tell();
     });
     const auto outcome = guard.run(key(), {}, [] {});
     teller.join();
+    CHECK(expect.failed() == 0);
     CHECK(outcome.replayed());
     CHECK(watched.claims() - before > 200);
     CHECK(watched.taken() == 1);
@@ -126,7 +129,7 @@ TEST_CASE("a store behind one type tells as it does by itself", "[watch]") {
 TEST_CASE("what is settled while a call subscribes is seen before it sleeps", "[watch]") {
     WatchedStore store;
     Elsewhere holder(store);
-    store.on_watch([&] { holder.finish(); });
+    store.on_watch([&] { CHECK(holder.finish()); });
     idem::IdempotencyGuard guard(store, {.wait = 10min});
     const auto before = store.claims();
     CHECK(guard.run(key(), {}, [] {}).replayed());
@@ -138,12 +141,14 @@ TEST_CASE("a call whose notice is lost gets its answer by polling", "[watch]") {
     Elsewhere holder(store);
     idem::IdempotencyGuard guard(store, {.wait = 10min});
     const auto before = store.claims();
+    Expect expect;
     std::thread finisher([&] {
-        CHECK(eventually([&] { return store.claims() >= before + 3; }));
-        holder.finish();
+        expect(eventually([&] { return store.claims() >= before + 3; }));
+        expect(holder.finish());
     });
     CHECK(guard.run(key(), {}, [] {}).replayed());
     finisher.join();
+    CHECK(expect.failed() == 0);
 }
 
 TEST_CASE("a call polls where its store cannot tell, or fails to say so", "[watch]") {
@@ -157,12 +162,14 @@ TEST_CASE("a call polls where its store cannot tell, or fails to say so", "[watc
         }
         idem::IdempotencyGuard guard(store, {.wait = 10min});
         const auto before = store.claims();
+        Expect expect;
         std::thread finisher([&] {
-            CHECK(eventually([&] { return store.claims() >= before + 3; }));
-            holder.finish();
+            expect(eventually([&] { return store.claims() >= before + 3; }));
+            expect(holder.finish());
         });
         CHECK(guard.run(key(), {}, [] {}).replayed());
         finisher.join();
+        CHECK(expect.failed() == 0);
         CHECK(store.taken() == 1);
     }
 }

@@ -20,6 +20,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <idem/detail/background_thread.hpp>
 #include <idem/postgres/connection.hpp>
 
 namespace idem::inline v0_1::postgres {
@@ -116,7 +117,8 @@ private:
             if (thread_) thread_->join();  // it has left this object already
             thread_.reset();
             down_ = false;
-            thread_ = std::make_unique<std::thread>([this] { loop(); });
+            thread_ =
+                std::make_unique<std::jthread>(idem::detail::background_thread([this] { loop(); }));
             running_ = true;
         }
         while (!listening_ && !down_ && !pooled_) {
@@ -241,7 +243,7 @@ private:
     bool down_ = false;       ///< The last try to connect failed.
     bool pooled_ = false;
     bool stopped_ = false;
-    std::unique_ptr<std::thread> thread_{};
+    std::unique_ptr<std::jthread> thread_{};
 };
 
 }  // namespace idem::inline v0_1::postgres

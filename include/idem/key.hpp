@@ -140,11 +140,11 @@ inline void encode_key(const KeyView& key, std::string& out) {
 template <class... Fields>
 [[nodiscard]] Key content_key(std::string scope, const Fields&... fields) {
     static_assert(sizeof...(Fields) > 0, "idem: a content key needs at least one field");
-    detail::Sha256& hash = detail::thread_sha256();
-    detail::CanonicalSink sink(hash);
+    detail::LentSha256 hash;
+    detail::CanonicalSink sink(*hash);
     (detail::put_canonical(sink, fields), ...);
     sink.flush();
-    return {.scope = std::move(scope), .id = detail::hex(detail::as_text(hash.finish()))};
+    return {.scope = std::move(scope), .id = detail::hex(detail::as_text(hash->finish()))};
 }
 
 }  // namespace idem::inline v0_1

@@ -12,6 +12,7 @@
 #include <limits>
 #include <optional>
 #include <random>
+#include <ranges>
 #include <set>
 #include <string>
 #include <string_view>
@@ -229,6 +230,24 @@ TEST_CASE("fingerprint: how a stream is cut does not matter, how fields are cut 
     CHECK(one.field("ab").field("c").finish() != two.field("a").field("bc").finish());
     FingerprintHasher fields;
     CHECK(fields.field("a").field(1).finish() == Fingerprint::of("a", 1));
+}
+
+TEST_CASE("fingerprint: fields that hash while they are read are fields like others") {
+    const std::vector<std::string> parts = {"one", "two", "three", std::string(300, 'x')};
+    const auto hash_of = [](const std::string& part) {
+        return idem::content_key("part", std::string(Fingerprint::of_bytes(part).digest())).id;
+    };
+    std::vector<std::string> eager;
+    for (const auto& part : parts) eager.push_back(hash_of(part));
+    const auto lazy = parts | std::views::transform(hash_of);
+    const std::string filler(300, 'f');  // more than is collected before it is hashed
+    CHECK(Fingerprint::of(filler, "user-a", lazy) == Fingerprint::of(filler, "user-a", eager));
+    CHECK(Fingerprint::of(filler, "user-a", lazy) != Fingerprint::of(filler, "user-b", lazy));
+    CHECK(idem::content_key("s", filler, 1, lazy) == idem::content_key("s", filler, 1, eager));
+
+    const auto throws = [](const std::string&) -> std::string { throw 17; };
+    CHECK_THROWS_AS(Fingerprint::of(filler, parts | std::views::transform(throws)), int);
+    CHECK(Fingerprint::of("a") == FingerprintHasher().field("a").finish());
 }
 
 TEST_CASE("fingerprint: a hasher that is misused says so") {

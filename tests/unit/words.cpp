@@ -454,6 +454,33 @@ std::size_t refused_prefixes(const T& value) {
     return refused;
 }
 
+struct Refund {
+    std::string id{};
+    std::int64_t cents = 0;
+    static constexpr auto idem_fields = std::tuple{&Refund::id, &Refund::cents};
+};
+struct Label {
+    std::string id{};
+    static constexpr auto idem_fields = std::tuple{&Label::id};
+};
+struct Clip {
+    std::string id{};
+    std::int64_t width = 0;
+    std::string url{};
+    static constexpr auto idem_fields = std::tuple{&Clip::id, &Clip::width, &Clip::url};
+};
+struct Swapped {
+    std::int64_t cents = 0;
+    std::string id{};
+    static constexpr auto idem_fields = std::tuple{&Swapped::cents, &Swapped::id};
+};
+struct Alike {  // of equal structure
+    std::string name{};
+    std::int64_t height = 0;
+    static constexpr auto idem_fields = std::tuple{&Alike::name, &Alike::height};
+};
+enum class Wide : std::int64_t { yes = 1 };
+
 struct NoCodec {};
 static_assert(idem::codable<Job>);
 static_assert(!idem::codable<NoCodec>);
@@ -497,6 +524,23 @@ TEST_CASE("codec: another type's bytes, and a newer version's, are refused") {
     CHECK_THROWS_AS(idem::decode_result<Colour>(idem::codec_id<std::int16_t>(), "xx"),
                     idem::CodecError);
     CHECK_THROWS_AS(idem::decode_result<int>({id.tag, 2}, bytes), idem::CodecError);
+}
+
+TEST_CASE("codec: an aggregate is not read as one that only begins alike") {
+    const auto id = idem::codec_id<Refund>();
+    const auto bytes = encoded(Refund{"r1", 500});
+    CHECK(idem::decode_result<Refund>(id, bytes).cents == 500);
+    CHECK_THROWS_AS(idem::decode_result<Label>(id, bytes), idem::CodecError);
+    CHECK_THROWS_AS(idem::decode_result<Clip>(id, bytes), idem::CodecError);
+    CHECK_THROWS_AS(idem::decode_result<Refund>(idem::codec_id<Clip>(), encoded(Clip{})),
+                    idem::CodecError);
+    CHECK_THROWS_AS(idem::decode_result<Swapped>(id, bytes), idem::CodecError);
+    CHECK_THROWS_AS(
+        idem::decode_result<std::vector<Clip>>(idem::codec_id<std::vector<Refund>>(), ""),
+        idem::CodecError);
+    CHECK_THROWS_AS(idem::decode_result<Wide>(idem::codec_id<Colour>(), encoded(Colour::red)),
+                    idem::CodecError);
+    CHECK(idem::decode_result<Alike>(id, bytes).height == 500);  // hence `idem_name`
 }
 
 TEST_CASE("codec: truncated bytes throw and never crash") {

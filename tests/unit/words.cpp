@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <random>
 #include <ranges>
@@ -147,10 +148,31 @@ TEST_CASE("content key: fields are typed and length-prefixed") {
     CHECK(id(std::optional<std::string>{}) == id(std::nullopt));
     CHECK(id(std::optional<std::string>{}) != id(""));
     CHECK(id(std::optional("a"s)) == id("a"));
+    using Twice = std::optional<std::optional<int>>;
+    CHECK(id(Twice{}) == id(std::nullopt));
+    CHECK(id(Twice{std::optional<int>{}}) != id(Twice{}));
+    CHECK(id(Twice{std::optional<int>{}}) != id(Twice{7}));
+    CHECK(id(Twice{7}) != id(Twice{}));
+    using Thrice = std::optional<Twice>;
+    CHECK(std::set{id(Thrice{}), id(Thrice{Twice{}}), id(Thrice{Twice{std::optional<int>{}}}),
+                   id(Thrice{Twice{7}})}
+              .size() == 4);
+    CHECK(id(std::optional<std::nullptr_t>{nullptr}) != id(std::optional<std::nullptr_t>{}));
     CHECK(id(1) == id(1L));
     CHECK(id(0.0) == id(-0.0));
     CHECK(id(std::nan("1")) == id(std::nan("2")));
     CHECK(id("a").size() == 64);
+}
+
+TEST_CASE(
+    "content key: an array of char is text up to its first NUL, and no further than it goes") {
+    const auto id = [](const auto& field) { return idem::content_key("s", field).id; };
+    CHECK(id("abcd") == id("abcd"s));
+    const std::unique_ptr<char[][4]> tag(new char[1][4]{{'a', 'b', 'c', 'd'}});
+    CHECK(id(tag[0]) == id("abcd"s));  // has no NUL: nothing after it may be read
+    char buffer[8] = {'a', 'b', 'c', 'd', 0, '?', '!', '?'};  // what an earlier text left behind
+    CHECK(id(buffer) == id("abcd"s));
+    CHECK(id("ab\0cd"s) != id("ab"s));  // text that knows its length is taken whole
 }
 
 TEST_CASE("content key: a million random tuples, no two meet") {

@@ -29,7 +29,7 @@ public:
     void open() {
         std::scoped_lock const lock(mutex_);
         open_ = true;
-        changed_.notify_all();  // under the lock: whoever comes through may be its owner, and end it
+        changed_.notify_all();  // under the lock: who comes through may be its owner, and end it
     }
     /// False: it never opened.
     bool wait() {

@@ -114,7 +114,7 @@ public:
 
     /// Key 4 is a token; the others differ by the policy that most of their claims bring.
     [[nodiscard]] KeyView key(std::size_t index) {
-        return bench_.view(bench_.key("h" + std::to_string(index), "history"),
+        return bench_.view(bench_.key("h" + std::to_string(index), scope),
                            index == 4 ? Component::token : Component::call);
     }
 
@@ -190,7 +190,8 @@ public:
         out.succeeded = draw.percent(50);
         out.retention = draw.of(retentions);
         if (!out.succeeded) return out;
-        out.result_kind = ResultKind::value;
+        out.result_kind = draw.percent(70) ? ResultKind::value : ResultKind::none;
+        if (out.result_kind == ResultKind::none) return out;
         out.codec = {7, 1};
         out.result = bytes(draw);
         return out;
@@ -212,7 +213,10 @@ public:
     }
 
 private:
-    static constexpr std::array leases = {Duration{10'000'000}, Duration{30'000'000}};
+    static constexpr std::string_view scope = "history under a name that is not to be cut";
+    /// The last one is above the least life of a tombstone.
+    static constexpr std::array leases = {Duration{10'000'000}, Duration{30'000'000},
+                                          Duration{90'000'000}};
     static constexpr std::array retentions = {Duration{60'000'000}, Duration{600'000'000}};
 
     [[nodiscard]] static std::string_view bytes(Draw& draw) {

@@ -145,7 +145,7 @@ public:
         out.kind = draw.of(kinds);
         if (out.kind == FinishKind::release && draw.percent(20)) out.fence = 0;
         out.counted = draw.percent(70);
-        out.lease = draw.of(leases);
+        out.lease = draw.of(lives);
         out.retention = draw.of(retentions);
         out.held_retention = 2 * draw.of(retentions);
         if (out.kind == FinishKind::complete) {
@@ -201,7 +201,7 @@ public:
         return {key(index), seen(index, draw), draw.of(retentions), 2 * draw.of(retentions)};
     }
     [[nodiscard]] ForgetRequest forget(std::size_t index, Draw& draw) {
-        return {key(index), draw.of(leases)};
+        return {key(index), draw.of(lives)};
     }
 
     [[nodiscard]] static Duration jump(Draw& draw) {
@@ -214,9 +214,9 @@ public:
 
 private:
     static constexpr std::string_view scope = "history under a name that is not to be cut";
-    /// The last one is above the least life of a tombstone.
-    static constexpr std::array leases = {Duration{10'000'000}, Duration{30'000'000},
-                                          Duration{90'000'000}};
+    static constexpr std::array leases = {Duration{10'000'000}, Duration{30'000'000}};
+    /// What a tombstone or a stub outlasts; one is above the least life that it has.
+    static constexpr std::array lives = {Duration{10'000'000}, Duration{90'000'000}};
     static constexpr std::array retentions = {Duration{60'000'000}, Duration{600'000'000}};
 
     [[nodiscard]] static std::string_view bytes(Draw& draw) {

@@ -4,6 +4,7 @@
 // decide. The kit at the end asks for every promise of the port; what passes it carries the guard
 // and every component. A real store would fsync before it answers.
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -76,18 +77,25 @@ public:
         }
     }
 
-    idem::ListPage list(const idem::ListQuery& query) {  // small folders: all in one page
+    idem::ListPage list(const idem::ListQuery& query) {  // the cursor is the last file's path
         const Lock lock(folder_);
         idem::ListPage page;
+        std::string last;
         for (const auto& path : paths()) {
+            if (path.native() <= query.cursor) continue;
             auto file = load(path);
             const auto key = idem::decode_key(file->key);
             if (!key || !file->read) {
                 page.trouble = idem::Trouble::schema(file->read.trouble());
             } else if (idem::protocol::visible(&file->read.header, clock_()) &&
                        idem::protocol::matches(query, *key, file->read.header, clock_())) {
+                if (page.records.size() == query.limit) {
+                    page.next = last;
+                    break;
+                }
                 page.records.push_back(idem::protocol::view_of(
                     *key, {file->read.header, std::move(file->read.payload)}, clock_()));
+                last = path.native();
             }
         }
         return page;
@@ -138,6 +146,7 @@ private:
         std::vector<fs::path> out;
         for (const auto& entry : fs::directory_iterator(folder_))
             if (entry.path().extension() == ".record") out.push_back(entry.path());
+        std::sort(out.begin(), out.end());
         return out;
     }
     static std::optional<File> load(const fs::path& path) {

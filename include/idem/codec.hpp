@@ -45,7 +45,9 @@ namespace idem::inline v0_1 {
 ///     struct Job { std::string id; int width; static constexpr auto idem_fields =
 ///         std::tuple{&Job::id, &Job::width}; };
 ///
-/// Members may be added at the end of `idem_fields`; older bytes leave them defaulted.
+/// Two aggregates whose members are of equal types, and two enums of one underlying type, read as
+/// each other. An `idem_name` ("shop.Job") keeps an aggregate apart, and lets members be added at
+/// the end of `idem_fields`: older bytes leave them defaulted. Without it that is another type.
 template <class T>
 struct Codec {};
 
@@ -273,12 +275,13 @@ struct Codec<T> {
 
     static constexpr std::uint32_t tag = [] {
         if constexpr (requires { T::idem_name; }) return codec_tag(T::idem_name);
-        return std::apply(
-            [](auto first, auto...) {
-                return detail::mix_tags(codec_tag("aggregate"),
-                                        Codec<MemberType<decltype(first)>>::tag);
+        std::uint32_t mixed = codec_tag("aggregate");
+        std::apply(
+            [&](auto... members) {
+                ((mixed = detail::mix_tags(mixed, Codec<MemberType<decltype(members)>>::tag)), ...);
             },
             T::idem_fields);
+        return mixed;
     }();
     static constexpr std::uint8_t version = 1;
     static void encode(const T& value, std::string& out) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <string>
@@ -27,12 +28,33 @@ concept json_value = requires(const J& json, const std::string& text) {
     json.items();
 };
 
-/// Stored as JSON text. Text that is not UTF-8 does not encode: `ResultKind::not_encodable`.
+/// How deep arrays and objects may stand in each other. Both fingerprint and codec go down by
+/// recursion, the parser does not: a client's body of nothing but '[' would end the process.
+inline constexpr std::size_t json_depth_max = 512;
+
+namespace detail {
+
+template <json_value J>
+[[nodiscard]] bool nests_within(const J& json, std::size_t depth) {
+    if (!json.is_object() && !json.is_array()) return true;
+    if (depth == 0) return false;
+    return std::all_of(json.begin(), json.end(),
+                       [&](const J& value) { return nests_within(value, depth - 1); });
+}
+
+}  // namespace detail
+
+/// Stored as JSON text. Text that is not UTF-8, or nested deeper than `json_depth_max`, does not
+/// encode: `ResultKind::not_encodable`.
 template <json_value J>
 struct Codec<J> {
     static constexpr std::uint32_t tag = codec_tag("json");
     static constexpr std::uint8_t version = 1;
-    static void encode(const J& value, std::string& out) { out += value.dump(); }
+    static void encode(const J& value, std::string& out) {
+        if (!detail::nests_within(value, json_depth_max))
+            throw CodecError("the JSON value is nested too deep to be stored");
+        out += value.dump();
+    }
     static J decode(std::string_view bytes, std::uint8_t) {
         try {
             return J::parse(std::string(bytes));
@@ -82,8 +104,11 @@ void add_json(FingerprintHasher& hasher, const J& json) {
 /// space and escapes do not count. 1 and 1.0 differ, null and a missing member differ. Numbers are
 /// what the parser made of them: two that fall on one double are equal; where that matters take
 /// `Fingerprint::of_bytes` of the text. Never equal to a fingerprint of the raw text.
+/// @throws UsageError for JSON nested deeper than `json_depth_max`: answer it as a bad request.
 template <json_value J>
 [[nodiscard]] Fingerprint json_fingerprint(const J& json) {
+    if (!detail::nests_within(json, json_depth_max))
+        throw UsageError("json_fingerprint: nested deeper than " + std::to_string(json_depth_max));
     FingerprintHasher hasher;
     detail::add_json(hasher, json);
     return hasher.finish();

@@ -47,11 +47,11 @@ public:
     template <class... Fields>
     [[nodiscard]] static Fingerprint of(const Fields&... fields) {
         static_assert(sizeof...(Fields) > 0, "idem: a fingerprint needs at least one field");
-        detail::Sha256& hash = detail::thread_sha256();
-        detail::CanonicalSink sink(hash);
+        detail::LentSha256 hash;
+        detail::CanonicalSink sink(*hash);
         (detail::put_canonical(sink, fields), ...);
         sink.flush();
-        return {Algorithm::sha256_fields, hash.finish()};
+        return {Algorithm::sha256_fields, hash->finish()};
     }
 
     /// SHA-256 of a file of any size, read as a stream in constant memory. Equal to `of_bytes` of

@@ -135,16 +135,17 @@ inline void encode_key(const KeyView& key, std::string& out) {
 
 /// A key made of business fields, for clients that send none: file digest, user, parameters.
 /// Fields are typed and length-prefixed: ("ab","c") is not ("a","bc"), 1 is not "1", 1 is not 1u,
-/// 1 is not 1.0, an empty optional is not an empty text. Leave out what changes on a retry
-/// (timestamps, trace ids): it would make every retry a new operation.
+/// 1 is not 1.0, an empty optional is not an empty text. An array of char is text up to its first
+/// NUL: pass bytes that may hold one as a string, a string_view or a range of std::byte. Leave out
+/// what changes on a retry (timestamps, trace ids): it would make every retry a new operation.
 template <class... Fields>
 [[nodiscard]] Key content_key(std::string scope, const Fields&... fields) {
     static_assert(sizeof...(Fields) > 0, "idem: a content key needs at least one field");
-    detail::Sha256& hash = detail::thread_sha256();
-    detail::CanonicalSink sink(hash);
+    detail::LentSha256 hash;
+    detail::CanonicalSink sink(*hash);
     (detail::put_canonical(sink, fields), ...);
     sink.flush();
-    return {.scope = std::move(scope), .id = detail::hex(detail::as_text(hash.finish()))};
+    return {.scope = std::move(scope), .id = detail::hex(detail::as_text(hash->finish()))};
 }
 
 }  // namespace idem::inline v0_1

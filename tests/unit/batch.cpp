@@ -372,9 +372,11 @@ TEST_CASE("an item's handler that calls another's key does not wait for itself",
     Stage stage;
     SpyGuard guard = stage.guard();
     const auto out = guard.run_batch(calls({"a", "b"}), [&](Execution&, std::size_t i) {
+        const auto before = stage.store.claims();
         const auto sibling =
-            guard.run(key(i == 0 ? "b" : "a"), {}, {.wait = 24h}, [] { return 7; });
+            guard.run(key(i == 0 ? "b" : "a"), {}, {.wait = 300ms}, [] { return 7; });
         CHECK(sibling.kind() == (i == 0 ? OutcomeKind::in_progress : OutcomeKind::replayed));
+        CHECK(stage.store.claims() == before + 1);  // one look, and not one more
         return static_cast<int>(i);
     });
     CHECK(out[0].get().executed());

@@ -54,6 +54,26 @@ TEST_CASE("R47: 1 is not 1.0, null is not a missing member, and 1 is 1 however i
     CHECK(idem::json_fingerprint(json(-1)) != idem::json_fingerprint(json(1)));
 }
 
+json nested(std::size_t depth) {
+    return json::parse(std::string(depth, '[') + std::string(depth, ']'));
+}
+
+TEST_CASE("JSON that is nested too deep is refused and does not end the process", "[codec]") {
+    CHECK(idem::json_fingerprint(nested(512)).present());
+    CHECK_THROWS_AS(idem::json_fingerprint(nested(513)), idem::UsageError);
+    CHECK_THROWS_AS(idem::json_fingerprint(nested(200'000)), idem::UsageError);
+    std::string objects;
+    for (int i = 0; i < 600; ++i) objects += R"({"a":)";
+    CHECK_THROWS_AS(idem::json_fingerprint(json::parse(objects + "1" + std::string(600, '}'))),
+                    idem::UsageError);
+
+    CHECK(stored_and_read(nested(512)) == nested(512));
+    std::string bytes;
+    CHECK_THROWS_AS(idem::Codec<json>::encode(nested(513), bytes), idem::CodecError);
+    CHECK_THROWS_AS(idem::Codec<json>::encode(nested(200'000), bytes), idem::CodecError);
+    CHECK(bytes.empty());
+}
+
 TEST_CASE("a protobuf message comes back, and is never read as another message", "[codec]") {
     StringValue value;
     value.set_value(

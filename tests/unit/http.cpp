@@ -598,6 +598,14 @@ TEST_CASE("a problem is a JSON object with its status, whatever its texts hold",
           R"({"type":"about:blank","title":"Not Found","status":404})");
 }
 
+TEST_CASE("a problem has each member once, and the last value given for it", "[http]") {
+    CHECK(
+        http::problem(400, {}, "t", "d",
+                      {{"instance", "a"s}, {"n", std::int64_t{1}}, {"instance", "b"s}, {"n", true}})
+            .body ==
+        R"({"type":"about:blank","title":"t","status":400,"detail":"d","instance":"b","n":true})");
+}
+
 std::string json_text(std::string_view text) {
     std::string out;
     idem::detail::put_json_string(out, text);
@@ -647,6 +655,16 @@ TEST_CASE("the first answer is the handler's own, cookies and all", "[http]") {
         CHECK(http::respond(outcome_of(OutcomeKind::executed, response), with(profile)) ==
               response);
     }
+}
+
+TEST_CASE("a first answer never says that it is a repeat", "[http]") {
+    const std::string mark(http::replayed_header);
+    const Response relayed = {
+        200, {{"X", "1"}, {"idempotency-replayed", "true"}, {mark, "?1"}}, "b"};
+    CHECK(http::respond(outcome_of(OutcomeKind::executed, relayed)) ==
+          Response{200, {{"X", "1"}}, "b"});
+    CHECK(http::respond(outcome_of(OutcomeKind::replayed, relayed)) ==
+          Response{200, {{"X", "1"}, {mark, "true"}}, "b"});
 }
 
 TEST_CASE("a response that was not recorded still reaches the caller whose handler made it",

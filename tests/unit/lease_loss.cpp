@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <stop_token>
 #include <string>
@@ -99,6 +100,39 @@ TEST_CASE("a lost lease is told exactly once, with its reason", "[heartbeat][los
     CHECK(late.count == 1);  // who asks later is told at once
     CHECK(late.reason == how);
     (void)std::move(next).release();
+}
+
+// Answers a claim as if only so much of its lease were left.
+class NearTheEnd : public idem::MemoryStore {
+public:
+    NearTheEnd(const idem::testing::ManualClock& clock, idem::Duration left)
+        : MemoryStore({.clock = clock}), left_(left) {}
+
+    void claim(std::span<const idem::ClaimRequest> requests, std::span<idem::ClaimReply> replies) {
+        MemoryStore::claim(requests, replies);
+        for (auto& reply : replies) reply.lease_left = left_;
+    }
+
+private:
+    idem::Duration left_;
+};
+
+TEST_CASE("a renewed claim is given up a tenth of its lease before the lease ends",
+          "[heartbeat][lost]") {
+    // Hours, of which none passes: nothing here depends on how fast this machine is.
+    const auto held_with = [](idem::Duration left, bool heartbeat) {
+        const idem::testing::ManualClock clock;
+        const NearTheEnd store(clock, left);
+        idem::IdempotencyGuard<NearTheEnd> guard(store, {.lease = 100h, .heartbeat = heartbeat});
+        auto claim = claimed<int>(guard.claim<int>(key(), {}));
+        const bool held = claim.held();
+        CHECK(guard.find(key())->lease_left > 0h);  // nobody else may begin yet
+        std::move(claim).release();
+        return held;
+    };
+    CHECK(held_with(11h, true));
+    CHECK_FALSE(held_with(9h, true));
+    CHECK(held_with(9h, false));  // who does not renew has asked for the whole lease
 }
 
 TEST_CASE("after a lapse the same process takes the key again, and that is renewed",

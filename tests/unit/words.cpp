@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <random>
 #include <set>
@@ -146,10 +147,31 @@ TEST_CASE("content key: fields are typed and length-prefixed") {
     CHECK(id(std::optional<std::string>{}) == id(std::nullopt));
     CHECK(id(std::optional<std::string>{}) != id(""));
     CHECK(id(std::optional("a"s)) == id("a"));
+    using Twice = std::optional<std::optional<int>>;
+    CHECK(id(Twice{}) == id(std::nullopt));
+    CHECK(id(Twice{std::optional<int>{}}) != id(Twice{}));
+    CHECK(id(Twice{std::optional<int>{}}) != id(Twice{7}));
+    CHECK(id(Twice{7}) != id(Twice{}));
+    using Thrice = std::optional<Twice>;
+    CHECK(std::set{id(Thrice{}), id(Thrice{Twice{}}), id(Thrice{Twice{std::optional<int>{}}}),
+                   id(Thrice{Twice{7}})}
+              .size() == 4);
+    CHECK(id(std::optional<std::nullptr_t>{nullptr}) != id(std::optional<std::nullptr_t>{}));
     CHECK(id(1) == id(1L));
     CHECK(id(0.0) == id(-0.0));
     CHECK(id(std::nan("1")) == id(std::nan("2")));
     CHECK(id("a").size() == 64);
+}
+
+TEST_CASE(
+    "content key: an array of char is text up to its first NUL, and no further than it goes") {
+    const auto id = [](const auto& field) { return idem::content_key("s", field).id; };
+    CHECK(id("abcd") == id("abcd"s));
+    const std::unique_ptr<char[][4]> tag(new char[1][4]{{'a', 'b', 'c', 'd'}});
+    CHECK(id(tag[0]) == id("abcd"s));  // has no NUL: nothing after it may be read
+    char buffer[8] = {'a', 'b', 'c', 'd', 0, '?', '!', '?'};  // what an earlier text left behind
+    CHECK(id(buffer) == id("abcd"s));
+    CHECK(id("ab\0cd"s) != id("ab"s));  // text that knows its length is taken whole
 }
 
 TEST_CASE("content key: a million random tuples, no two meet") {
@@ -229,6 +251,34 @@ TEST_CASE("fingerprint: how a stream is cut does not matter, how fields are cut 
     CHECK(one.field("ab").field("c").finish() != two.field("a").field("bc").finish());
     FingerprintHasher fields;
     CHECK(fields.field("a").field(1).finish() == Fingerprint::of("a", 1));
+}
+
+namespace {
+
+// Text that is made by hashing, when it is read. Of nothing there is none.
+struct Hashed {
+    std::string part{};
+    mutable std::string made{};
+
+    operator std::string_view() const {
+        if (part.empty()) throw 17;
+        made = idem::content_key("part", std::string(Fingerprint::of_bytes(part).digest())).id;
+        return made;
+    }
+};
+
+}  // namespace
+
+TEST_CASE("fingerprint: fields that hash while they are read are fields like others") {
+    const std::vector<Hashed> lazy = {{"one"}, {"two"}, {std::string(300, 'x')}};
+    std::vector<std::string> eager;
+    for (const auto& part : lazy) eager.emplace_back(std::string_view(part));
+    const std::string filler(300, 'f');  // more than is collected before it is hashed
+    CHECK(Fingerprint::of(filler, "user-a", lazy) == Fingerprint::of(filler, "user-a", eager));
+    CHECK(Fingerprint::of(filler, "user-a", lazy) != Fingerprint::of(filler, "user-b", lazy));
+    CHECK(idem::content_key("s", filler, 1, lazy) == idem::content_key("s", filler, 1, eager));
+    CHECK_THROWS_AS(Fingerprint::of(filler, Hashed{}), int);
+    CHECK(Fingerprint::of("a") == FingerprintHasher().field("a").finish());
 }
 
 TEST_CASE("fingerprint: a hasher that is misused says so") {
@@ -435,6 +485,33 @@ std::size_t refused_prefixes(const T& value) {
     return refused;
 }
 
+struct Refund {
+    std::string id{};
+    std::int64_t cents = 0;
+    static constexpr auto idem_fields = std::tuple{&Refund::id, &Refund::cents};
+};
+struct Label {
+    std::string id{};
+    static constexpr auto idem_fields = std::tuple{&Label::id};
+};
+struct Clip {
+    std::string id{};
+    std::int64_t width = 0;
+    std::string url{};
+    static constexpr auto idem_fields = std::tuple{&Clip::id, &Clip::width, &Clip::url};
+};
+struct Swapped {
+    std::int64_t cents = 0;
+    std::string id{};
+    static constexpr auto idem_fields = std::tuple{&Swapped::cents, &Swapped::id};
+};
+struct Alike {  // of equal structure
+    std::string name{};
+    std::int64_t height = 0;
+    static constexpr auto idem_fields = std::tuple{&Alike::name, &Alike::height};
+};
+enum class Wide : std::int64_t { yes = 1 };
+
 struct NoCodec {};
 static_assert(idem::codable<Job>);
 static_assert(!idem::codable<NoCodec>);
@@ -478,6 +555,23 @@ TEST_CASE("codec: another type's bytes, and a newer version's, are refused") {
     CHECK_THROWS_AS(idem::decode_result<Colour>(idem::codec_id<std::int16_t>(), "xx"),
                     idem::CodecError);
     CHECK_THROWS_AS(idem::decode_result<int>({id.tag, 2}, bytes), idem::CodecError);
+}
+
+TEST_CASE("codec: an aggregate is not read as one that only begins alike") {
+    const auto id = idem::codec_id<Refund>();
+    const auto bytes = encoded(Refund{"r1", 500});
+    CHECK(idem::decode_result<Refund>(id, bytes).cents == 500);
+    CHECK_THROWS_AS(idem::decode_result<Label>(id, bytes), idem::CodecError);
+    CHECK_THROWS_AS(idem::decode_result<Clip>(id, bytes), idem::CodecError);
+    CHECK_THROWS_AS(idem::decode_result<Refund>(idem::codec_id<Clip>(), encoded(Clip{})),
+                    idem::CodecError);
+    CHECK_THROWS_AS(idem::decode_result<Swapped>(id, bytes), idem::CodecError);
+    CHECK_THROWS_AS(
+        idem::decode_result<std::vector<Clip>>(idem::codec_id<std::vector<Refund>>(), ""),
+        idem::CodecError);
+    CHECK_THROWS_AS(idem::decode_result<Wide>(idem::codec_id<Colour>(), encoded(Colour::red)),
+                    idem::CodecError);
+    CHECK(idem::decode_result<Alike>(id, bytes).height == 500);  // hence `idem_name`
 }
 
 TEST_CASE("codec: truncated bytes throw and never crash") {

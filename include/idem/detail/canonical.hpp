@@ -40,6 +40,12 @@ template <class T>
 inline constexpr bool is_optional_v = false;
 template <class T>
 inline constexpr bool is_optional_v<std::optional<T>> = true;
+/// Has a value that is written as null.
+template <class T>
+inline constexpr bool is_nullable_v = is_optional_v<T> || std::same_as<T, std::nullptr_t>;
+template <class T>
+inline constexpr bool is_char_array_v =
+    std::is_bounded_array_v<T> && std::same_as<std::remove_extent_t<T>, char>;
 template <class T>
 concept tuple_like = requires {
     std::tuple_size<T>::value;
@@ -109,6 +115,10 @@ void put_canonical(Sink& sink, const T& value) {
         constexpr std::uint64_t nan = 0x7FF8'0000'0000'0000U;
         sink.put_number(Kind::floating,
                         number != number ? nan : std::bit_cast<std::uint64_t>(number));
+    } else if constexpr (is_char_array_v<T>) {
+        // A buffer may hold less than it has room for, or have no room left for the NUL.
+        const std::string_view whole(value, std::extent_v<T>);
+        sink.put(Kind::text, whole.substr(0, whole.find('\0')));
     } else if constexpr (text_like<T>) {
         sink.put(Kind::text, std::string_view(value));
     } else if constexpr (byte_range<T>) {
@@ -116,6 +126,7 @@ void put_canonical(Sink& sink, const T& value) {
                                std::ranges::size(value)});
     } else if constexpr (is_optional_v<T>) {
         if (!value) return put_canonical(sink, std::nullopt);
+        if constexpr (is_nullable_v<typename T::value_type>) sink.head(Kind::list, 1);
         put_canonical(sink, *value);
     } else if constexpr (std::ranges::sized_range<const T> && !unordered<T>) {
         sink.head(Kind::list, std::ranges::size(value));

@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string_view>
+#include <utility>
 
 #include <openssl/core_names.h>
 #include <openssl/evp.h>
@@ -55,17 +57,36 @@ private:
     std::unique_ptr<EVP_MD_CTX, Free> context_;
 };
 
-/// This thread's context, ready for a new message. Only for code that calls no user code meanwhile.
-[[nodiscard]] inline Sha256& thread_sha256() {
-    thread_local Sha256 hash;
-    hash.reset();
-    return hash;
-}
+/// This thread's context, lent out for one message: to make one costs more than hashing a small
+/// request. A field that hashes while it is read finds it out, and gets one of its own.
+class LentSha256 {
+public:
+    LentSha256() {
+        if (hash_)
+            hash_->reset();
+        else
+            hash_.emplace();
+    }
+    ~LentSha256() { kept() = std::move(hash_); }
+    LentSha256(const LentSha256&) = delete;
+    LentSha256& operator=(const LentSha256&) = delete;
+
+    [[nodiscard]] Sha256& operator*() noexcept { return *hash_; }
+    [[nodiscard]] Sha256* operator->() noexcept { return &*hash_; }
+
+private:
+    [[nodiscard]] static std::optional<Sha256>& kept() noexcept {
+        thread_local std::optional<Sha256> hash;
+        return hash;
+    }
+
+    std::optional<Sha256> hash_ = std::exchange(kept(), std::nullopt);
+};
 
 [[nodiscard]] inline Digest sha256(std::string_view bytes) {
-    Sha256& hash = thread_sha256();
-    hash.update(bytes);
-    return hash.finish();
+    LentSha256 hash;
+    hash->update(bytes);
+    return hash->finish();
 }
 
 /// A running HMAC-SHA-256 (RFC 2104).

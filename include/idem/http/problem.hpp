@@ -28,7 +28,8 @@ inline constexpr std::string_view default_problem_base_uri = "urn:idem:problem:"
 /// A problem document (RFC 9457): `type` tells programs what it is, `title` is the same at every
 /// occurrence, `detail` tells a person about this one; an empty type is "about:blank". Any bytes
 /// are escaped, and what is not UTF-8 is replaced. Members of `extras` cannot stand for the five
-/// of section 3.1 but `instance`. Not to be cached: it is about one request.
+/// of section 3.1 but `instance`; of several of one name the last one counts. Not to be cached: it
+/// is about one request.
 [[nodiscard]] inline Response problem(int status, std::string_view type, std::string_view title,
                                       std::string_view detail,
                                       const std::vector<Member>& extras = {}) {
@@ -39,8 +40,11 @@ inline constexpr std::string_view default_problem_base_uri = "urn:idem:problem:"
         .text("title", title)
         .number("status", status)
         .text_unless_empty("detail", detail);
-    for (const Member& member : extras) {
+    for (auto at = extras.begin(); at != extras.end(); ++at) {
+        const Member& member = *at;
         if (std::find(reserved.begin(), reserved.end(), member.name) != reserved.end()) continue;
+        const auto same_name = [&](const Member& later) { return later.name == member.name; };
+        if (std::any_of(at + 1, extras.end(), same_name)) continue;
         if (const auto* flag = std::get_if<bool>(&member.value))
             json.boolean(member.name, *flag);
         else if (const auto* number = std::get_if<std::int64_t>(&member.value))

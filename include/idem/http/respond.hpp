@@ -243,10 +243,14 @@ inline void mark_replayed(Response& response) {
     return held(options);  // a kind of no version so far
 }
 
-/// The answer of this call's own handler, as it is but for fields that would split it.
+/// The answer of this call's own handler, as it is but for fields that would split it, and for a
+/// mark that it relays: a client would take new work for a repeat.
 [[nodiscard]] inline Response first(Response response, const OutcomeDetails& details,
                                     const RespondOptions& options) {
-    std::erase_if(response.headers, [](const Header& header) { return !is_sendable(header); });
+    std::erase_if(response.headers, [](const Header& header) {
+        return !is_sendable(header) ||
+               idem::detail::equal_ignoring_case(header.name, replayed_header);
+    });
     if (response.status == 201 && !find_header(response, "Location")) {
         const std::string url = resource_url(details.resource, options);
         if (!url.empty()) response.headers.push_back({"Location", url});

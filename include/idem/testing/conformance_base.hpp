@@ -27,6 +27,7 @@ namespace idem::inline v0_1::testing::conformance {
 ///     std::string prefix()               goes before every scope, so that one server can be shared
 ///     Duration slack()                   the clock does not stand still: times may differ by this
 ///     bool list_may_repeat()             list shows a key at least once instead of once
+///     bool expires_unasked()             the store removes by itself; purge may count nothing
 ///     void put_raw(KeyView, string_view) puts garbage where the key's record is kept
 template <class W>
 concept world = requires(W& w, Duration by) {
@@ -49,6 +50,11 @@ template <class W>
 template <class W>
 [[nodiscard]] bool list_may_repeat(W& world) {
     if constexpr (requires { world.list_may_repeat(); }) return world.list_may_repeat();
+    return false;
+}
+template <class W>
+[[nodiscard]] bool expires_unasked(W& world) {
+    if constexpr (requires { world.expires_unasked(); }) return world.expires_unasked();
     return false;
 }
 template <class W>
@@ -102,6 +108,7 @@ template <world World>
 class Bench {
 public:
     static constexpr Duration lease = std::chrono::seconds{30};
+    static constexpr Duration long_lease = std::chrono::minutes{5};  ///< Above any minimum.
     static constexpr Duration retention = std::chrono::hours{1};
     static constexpr Duration held_retention = std::chrono::hours{5};
     static constexpr Duration validity = std::chrono::minutes{10};

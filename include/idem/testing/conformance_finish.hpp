@@ -205,6 +205,12 @@ void release_of_nothing(B& b) {
     reply = b.send(release);  // the owner alone names a claim whose answer was lost
     expect(!reply.lost && reply.state == State::released, "a release without a fence was lost");
     expect_equal(b.claim(b.key("own"), 1).kind, ClaimKind::stale, "its delayed copy");
+    release.key = b.view(b.key("long"));
+    release.lease = B::long_lease;
+    expect(!b.send(release).lost, "the release of an absent key was lost");
+    b.advance(B::long_lease - std::chrono::seconds{1} - b.slack());
+    expect_equal(b.claim(b.key("long"), 1).kind, ClaimKind::stale,
+                 "a claim delayed by a long lease");
 }
 
 template <class B>

@@ -114,7 +114,7 @@ public:
 
     /// Key 4 is a token; the others differ by the policy that most of their claims bring.
     [[nodiscard]] KeyView key(std::size_t index) {
-        return bench_.view(bench_.key("h" + std::to_string(index), "history"),
+        return bench_.view(bench_.key("h" + std::to_string(index), scope),
                            index == 4 ? Component::token : Component::call);
     }
 
@@ -145,7 +145,7 @@ public:
         out.kind = draw.of(kinds);
         if (out.kind == FinishKind::release && draw.percent(20)) out.fence = 0;
         out.counted = draw.percent(70);
-        out.lease = draw.of(leases);
+        out.lease = draw.of(lives);
         out.retention = draw.of(retentions);
         out.held_retention = 2 * draw.of(retentions);
         if (out.kind == FinishKind::complete) {
@@ -190,7 +190,8 @@ public:
         out.succeeded = draw.percent(50);
         out.retention = draw.of(retentions);
         if (!out.succeeded) return out;
-        out.result_kind = ResultKind::value;
+        out.result_kind = draw.percent(70) ? ResultKind::value : ResultKind::none;
+        if (out.result_kind == ResultKind::none) return out;
         out.codec = {7, 1};
         out.result = bytes(draw);
         return out;
@@ -200,7 +201,7 @@ public:
         return {key(index), seen(index, draw), draw.of(retentions), 2 * draw.of(retentions)};
     }
     [[nodiscard]] ForgetRequest forget(std::size_t index, Draw& draw) {
-        return {key(index), draw.of(leases)};
+        return {key(index), draw.of(lives)};
     }
 
     [[nodiscard]] static Duration jump(Draw& draw) {
@@ -212,7 +213,10 @@ public:
     }
 
 private:
+    static constexpr std::string_view scope = "history under a name that is not to be cut";
     static constexpr std::array leases = {Duration{10'000'000}, Duration{30'000'000}};
+    /// What a tombstone or a stub outlasts; one is above the least life that it has.
+    static constexpr std::array lives = {Duration{10'000'000}, Duration{90'000'000}};
     static constexpr std::array retentions = {Duration{60'000'000}, Duration{600'000'000}};
 
     [[nodiscard]] static std::string_view bytes(Draw& draw) {

@@ -360,6 +360,7 @@ private:
         for (int page = 0; page < 1000; ++page) {
             auto got = bench_.store().list(query);
             expect(!got.trouble, "trouble in list: " + got.trouble.message);
+            expect(got.records.size() <= query.limit, "a page of list has more than its limit");
             for (auto& record : got.records) {
                 auto key = encode_key(KeyView(record.component, record.key));
                 const bool first = listed.insert_or_assign(std::move(key), record).second;

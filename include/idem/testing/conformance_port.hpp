@@ -102,17 +102,26 @@ void token_comes_back(B& b) {
 
 template <class B>
 void resolve_settles_the_held(B& b) {
-    for (const bool succeeded : {true, false}) {
-        const auto& key = b.key(succeeded ? "yes" : "no");
+    struct Row {
+        const char* name;
+        bool succeeded;
+        ResultKind result;
+    };
+    constexpr Row rows[] = {{"with a result", true, ResultKind::value},
+                            {"without one", true, ResultKind::none},
+                            {"not done", false, ResultKind::none}};
+    for (const auto& [name, succeeded, result] : rows) {
+        const auto& key = b.key(name);
+        const char* said = result == ResultKind::value ? "said so" : "";
         const Fence fence = b.settle(key, 1, FinishKind::quarantine);
         ResolveRequest request;
         request.key = b.view(key);
         request.seen_fence = fence + 1;
         request.succeeded = succeeded;
         request.retention = B::retention;
-        request.result_kind = succeeded ? ResultKind::value : ResultKind::none;
-        request.result = succeeded ? "said so" : "";
-        request.codec = {7, 1};
+        request.result_kind = result;
+        request.result = said;
+        if (result == ResultKind::value) request.codec = {7, 1};
         b.untouched(key, [&] {
             const auto reply = b.send(request);
             expect(!reply.resolved, "a resolve of what was not seen was heard");
@@ -133,7 +142,8 @@ void resolve_settles_the_held(B& b) {
         });
         const auto next = b.claim(key, 2);
         expect_equal(next.kind, succeeded ? ClaimKind::completed : ClaimKind::acquired, "a repeat");
-        expect_equal(next.result, succeeded ? "said so" : "", "its result");
+        expect_equal(next.result_kind, result, "whether it has a result");
+        expect_equal(next.result, said, "its result");
     }
 }
 
@@ -267,12 +277,30 @@ void forget_leaves_a_tombstone(B& b) {
     expect(!b.forget(b.key("expired")), "there is nothing past retention");
 }
 
+/// Above the minimum a tombstone lasts as long as the longer lease: of the holder or of forget.
+template <class B>
+void forget_outlasts_the_lease(B& b) {
+    const Fence asked = b.acquire(b.key("asked"), 1);
+    b.send(ForgetRequest{b.view(b.key("asked")), B::long_lease});
+    auto claim = b.claim_request(b.key("held"), 1);
+    claim.lease = B::long_lease;
+    const Fence held = b.acquire(claim);
+    b.forget(b.key("held"));
+    b.advance(B::long_lease - std::chrono::seconds{1} - b.slack());
+    for (const auto& [name, fence] : {std::pair("asked", asked), std::pair("held", held)}) {
+        const auto& key = b.key(name);
+        expect_lost(b.finish(key, 1, fence, FinishKind::complete), LostReason::forgotten, name);
+        expect_equal(b.claim(key, 1).kind, ClaimKind::stale, "a claim delayed by a long lease");
+    }
+}
+
 template <class B>
 std::vector<RecordView> list_all(B& b, ListQuery query) {
     std::vector<RecordView> all;
     for (int page = 0; page < 10'000; ++page) {
         auto got = b.store().list(query);
         if (got.trouble) throw Broken("trouble in list: " + got.trouble.message);
+        expect(got.records.size() <= query.limit, "a page of list has more than its limit");
         for (auto& record : got.records) all.push_back(std::move(record));
         if (got.next.empty()) return all;
         query.cursor = got.next;
@@ -339,20 +367,50 @@ void list_pages_and_filters(B& b) {
 }
 
 template <class B>
+void list_compares_whole_names(B& b) {
+    const std::size_t cut = KeyView::part_bytes_max - 1;
+    std::string scope = b.key().scope;
+    scope.resize(cut, 's');
+    const std::string tenant(cut, 't');
+    const Key all[] = {{scope + "1", "this", tenant + "1"},
+                       {scope + "2", "other scope", tenant + "1"},
+                       {scope + "1", "other tenant", tenant + "2"}};
+    for (const auto& key : all) b.acquire(key, 1);
+    ListQuery query;
+    query.scope = all[0].scope;
+    expect_listed(b, query, {"this", "other tenant"}, "a scope of 255 bytes");
+    query.tenant = all[0].tenant;
+    expect_listed(b, query, {"this"}, "a tenant of 255 bytes");
+    query.scope = scope;
+    expect_listed(b, query, {}, "the beginning of a scope");
+}
+
+template <class B>
 void purge_is_bounded(B& b) {
-    for (int i = 0; i < 7; ++i) b.settle(b.key(std::to_string(i)), 1, FinishKind::complete);
-    b.advance(B::retention + b.slack());
-    b.acquire(b.key("alive"), 1);
+    auto alive = b.claim_request(b.key("alive"), 1);
+    alive.lease = B::long_lease;
+    b.acquire(alive);
     b.settle(b.key("held"), 1, FinishKind::quarantine);
     b.acquire(b.key("orphan"), 1);
-    b.lapse();
+    constexpr std::size_t expired = 7;
+    for (std::size_t i = 0; i < expired; ++i) {
+        const auto& key = b.key(std::to_string(i));
+        auto complete = b.finish_request(key, 1, b.acquire(key, 1), FinishKind::complete);
+        complete.retention = std::chrono::minutes{1};
+        expect(!b.send(complete).lost, "the holder's complete was lost");
+    }
+    b.advance(std::chrono::minutes{1} + b.slack());
+    std::size_t removed = 0;
     for (int round = 0; round < 10'000; ++round) {
         const auto reply = b.store().purge(3);
         if (reply.trouble) throw Broken("trouble in purge: " + reply.trouble.message);
         expect(reply.removed <= 3, "purge removed more than its limit");
+        removed += reply.removed;
         if (!reply.more) break;
         expect(round < 9'999, "purge never ends");
     }
+    expect(removed >= expired || expires_unasked(b.world),
+           "purge was done when it had removed " + show(removed) + " of " + show(expired));
     expect(b.find(b.key("alive")).has_value(), "purge took a running record");
     expect(b.find(b.key("held")).has_value(), "purge took a held record");
     expect(b.must_find(b.key("orphan")).lapsed, "purge took an orphan within its retention");
@@ -404,7 +462,9 @@ template <world World>
         {8, "find: the stored state, and nothing past retention", find_shows_what_stands<B>},
         {6, "keys of two components, tenants or scopes never meet", components_never_meet<B>},
         {7, "forget: unconditional, and leaves a tombstone", forget_leaves_a_tombstone<B>},
+        {7, "forget: the tombstone outlasts the lease", forget_outlasts_the_lease<B>},
         {11, "list: pages and filters, each key once", list_pages_and_filters<B>},
+        {11, "list: compares whole scopes and tenants", list_compares_whole_names<B>},
         {11, "purge: bounded, and only what is past retention", purge_is_bounded<B>},
         {6, "bytes of any value come back as they were", bytes_come_back<B>},
     };

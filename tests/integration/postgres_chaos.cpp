@@ -28,7 +28,17 @@ using idem::PostgresStore;
 using idem_test::PostgresServer;
 using idem_test::Sql;
 
-idem::PostgresOptions options_of(const std::string& conninfo) {
+/// Of what is not about time limits, on a machine that may have much else to do.
+idem::PostgresOptions patient(const std::string& conninfo) {
+    idem::PostgresOptions out;
+    out.conninfo = conninfo;
+    out.connect_timeout = 20s;
+    out.statement_timeout = 20s;
+    out.time_allowed = 60s;
+    return out;
+}
+/// Of the load: a server that is stopped must be noticed.
+idem::PostgresOptions hasty(const std::string& conninfo) {
     idem::PostgresOptions out;
     out.conninfo = conninfo;
     out.connect_timeout = 2s;
@@ -43,8 +53,7 @@ class Load {
 public:
     static constexpr int threads = 16;
 
-    explicit Load(const PostgresStore& store)
-        : guard_(store_of(store), {.lease = 5min, .wait = 1s}) {
+    explicit Load(PostgresStore store) : guard_(store, {.lease = 5min, .wait = 1s}) {
         for (int i = 0; i < threads; ++i) threads_.emplace_back([this, i] { work(i); });
     }
     Load(const Load&) = delete;
@@ -99,11 +108,6 @@ private:
         std::map<idem::Fence, int> effects{};
     };
 
-    [[nodiscard]] static PostgresStore& store_of(const PostgresStore& store) {
-        thread_local std::unique_ptr<PostgresStore> copy;  // the guard takes its own of it
-        copy = std::make_unique<PostgresStore>(store);
-        return *copy;
-    }
     static void await(const std::atomic<int>& count, int target, const std::string& what) {
         const auto deadline = idem_test::in_seconds(60);
         while (count < target) {
@@ -161,9 +165,8 @@ private:
 };
 
 PostgresStore made_at(const std::string& conninfo) {
-    PostgresStore store(options_of(conninfo));
-    store.create_schema();
-    return store;
+    PostgresStore(patient(conninfo)).create_schema();
+    return PostgresStore(hasty(conninfo));
 }
 
 TEST_CASE("PostgreSQL chaos: backends are terminated under load", "[integration][postgres]") {
@@ -178,7 +181,7 @@ TEST_CASE("PostgreSQL chaos: backends are terminated under load", "[integration]
                    " WHERE application_name = 'victim' ORDER BY random() LIMIT 3) v"));
     }
     CHECK(kills > 30);
-    load.check(PostgresStore(options_of(server.conninfo())));
+    load.check(PostgresStore(patient(server.conninfo())));
 }
 
 TEST_CASE("PostgreSQL chaos: the server is stopped and let go on under load",
@@ -192,7 +195,7 @@ TEST_CASE("PostgreSQL chaos: the server is stopped and let go on under load",
         server.signal_all(SIGCONT);
     }
     load.await_answers(100);
-    load.check(PostgresStore(options_of(server.conninfo())));
+    load.check(PostgresStore(patient(server.conninfo())));
 }
 
 TEST_CASE("PostgreSQL chaos: the server is killed and started again under load",
@@ -206,13 +209,13 @@ TEST_CASE("PostgreSQL chaos: the server is killed and started again under load",
         server.start_again();
     }
     load.await_answers(100);
-    load.check(PostgresStore(options_of(server.conninfo())));
+    load.check(PostgresStore(patient(server.conninfo())));
 }
 
 TEST_CASE("PostgreSQL chaos: the primary dies, its standby is promoted, and the client follows",
           "[integration][postgres]") {
     PostgresServer primary;
-    const auto alone = made_at(primary.conninfo());
+    PostgresStore(patient(primary.conninfo())).create_schema();
     PostgresServer standby({"--standby-of=" + std::to_string(primary.port())});
     {
         // What the standby has not got is not acknowledged; otherwise a result could be lost.
@@ -228,31 +231,31 @@ TEST_CASE("PostgreSQL chaos: the primary dies, its standby is promoted, and the 
     }
     const auto both = "host=127.0.0.1,127.0.0.1 user=postgres dbname=postgres port=" +
                       std::to_string(standby.port()) + "," + std::to_string(primary.port());
-    PostgresStore reader(options_of(standby.conninfo()));
+    PostgresStore reader(patient(standby.conninfo()));
     const idem::Key key{"chaos", "read only"};
     const auto refused = idem::find_one(reader, idem::KeyView(idem::Component::call, key));
     CHECK(refused.trouble.kind == idem::Trouble::Kind::unavailable);
     CHECK(refused.trouble.message.find("read-only") != std::string::npos);
     CHECK(refused.trouble.message.find(std::to_string(standby.port())) != std::string::npos);
 
-    Load load{PostgresStore(options_of(both))};
+    Load load{PostgresStore(hasty(both))};
     load.await_answers(200);
     primary.signal_all(SIGKILL);
     primary.end(SIGKILL);
     load.await_troubles(Load::threads);
     Sql(standby.conninfo("target_session_attrs=any"))("SELECT pg_promote()");
     load.await_answers(200);
-    load.check(PostgresStore(options_of(standby.conninfo())));
+    load.check(PostgresStore(patient(standby.conninfo())));
 }
 
 TEST_CASE("PostgreSQL chaos: a thousand stores are made, used and destroyed, and nothing is left",
           "[integration][postgres]") {
     PostgresServer server;
-    auto options = options_of(server.conninfo("application_name=cycle"));
+    const auto options = patient(server.conninfo("application_name=cycle"));
     PostgresStore(options).create_schema();
     const auto cycle = [&](int number) {
         PostgresStore store(options);
-        idem::IdempotencyGuard<PostgresStore> guard(store);
+        idem::IdempotencyGuard<PostgresStore> guard(store, {.lease = 5min});
         const auto id = std::to_string(number % 10);  // the first ten execute, the others replay
         const auto outcome = guard.run({"cycle", id}, idem::Fingerprint::of_bytes(id),
                                        [&] { return "result of " + id; });

@@ -130,13 +130,15 @@ public:
     /// The same request until it is answered. Whatever else comes must be typed and in time.
     template <class Ask>
     [[nodiscard]] auto insist(Ask&& ask, const std::function<void()>& after_trouble = {}) {
+        bool doubt = false;  // of this try or one before it
         for (int tries = 1;; ++tries) {
             const auto from = idem::LocalClock::now();
             auto reply = ask();
             expect(idem::LocalClock::now() - from < 30s, "it came late");  // on a busy machine
             if (!reply.trouble || tries == 20) return reply;
             check(reply.trouble);
-            if (!reply.trouble.may_have_applied && after_trouble) after_trouble();
+            doubt = doubt || reply.trouble.may_have_applied;
+            if (!doubt && after_trouble) after_trouble();
             gate.reset_all();  // of what vanished; a kernel would do it after a quarter of an hour
         }
     }
@@ -284,6 +286,7 @@ void transaction(Rig& rig, const idem::Key& key) {
                    ".made WHERE id = '" + key.id + "'");
     };
     std::string answer;
+    bool doubt = false;
     for (int tries = 0; tries < 20; ++tries) {
         try {
             if (!rig.user)
@@ -300,7 +303,8 @@ void transaction(Rig& rig, const idem::Key& key) {
                 continue;
         } catch (const idem::UnavailableError& error) {
             rig.check(idem::Trouble::unavailable(error.what(), error.may_have_applied()));
-            if (!error.may_have_applied() && answer.empty())
+            doubt = doubt || error.may_have_applied();
+            if (!doubt && answer.empty())
                 rig.expect(count() == "0 ", "it said that nothing was committed: " + count());
         } catch (const std::exception& error) {
             rig.expect(false, std::string("another error: ") + error.what());

@@ -70,6 +70,7 @@ public:
     /// Its children too, as stopping a server takes: the program first, so that it makes no more.
     void signal_all(int number) const {
         namespace fs = std::filesystem;
+        if (pid_ <= 0 || owner_ != getpid()) return;
         signal(number);
         for (const auto& entry : fs::directory_iterator("/proc")) {
             const auto name = entry.path().filename().string();
@@ -149,6 +150,7 @@ public:
     PostgresServer(const PostgresServer&) = delete;
     PostgresServer& operator=(const PostgresServer&) = delete;
     ~PostgresServer() {
+        process_.signal_all(SIGCONT);  // a failed test may have left it stopped
         process_.end(SIGQUIT);
         std::error_code ignored;
         std::filesystem::remove_all(folder_, ignored);

@@ -83,11 +83,15 @@ void fill(idem_test::Sql& sql, idem::PostgresStore& store, std::uint64_t rows) {
     if (!complete(store, claim, idem::claim_one(store, claim).fence))
         throw std::runtime_error("the store takes no row");
     const std::string table = std::string(schema) + ".records";
-    sql("INSERT INTO " + table +
-        " SELECT (jsonb_populate_record(r, jsonb_build_object('key',"
-        " gen_random_uuid(), 'id', n, 'retention_end', CASE WHEN n % 11 = 0 THEN r.retention_end"
-        " ELSE 1 END))).* FROM " +
-        table + " r, generate_series(1, " + std::to_string(rows + rows / 10) + ") n");
+    const auto first = sql("SELECT key FROM " + table);
+    const std::uint64_t total = rows + rows / 10;
+    for (std::uint64_t from = 1; from <= total; from += 50'000)
+        sql("INSERT INTO " + table +
+            " SELECT (jsonb_populate_record(r, jsonb_build_object('key', gen_random_uuid(),"
+            " 'id', n, 'retention_end', CASE WHEN n % 11 = 0 THEN r.retention_end ELSE 1 END))).*"
+            " FROM " +
+            table + " r, generate_series(" + std::to_string(from) + ", " +
+            std::to_string(std::min(total, from + 49'999)) + ") n WHERE r.key = '" + first + "'");
     sql("VACUUM (ANALYZE) " + table);
     sql("CHECKPOINT");
 }

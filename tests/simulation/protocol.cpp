@@ -690,6 +690,8 @@ private:
                                                  : FinishKind::quarantine;
         const auto answer = protocol::finish(found(s), request, at(s.now));
         reply.good = !answer.lost;
+        if (m.what == What::release && (!s.record || !protocol::stands(&*s.record, at(s.now))))
+            demand(answer.change.write, "a claim that was given up can still arrive and acquire");
         if (answer.change.write) {
             check_writer(s, m);
             s.record = answer.record;

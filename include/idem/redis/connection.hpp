@@ -380,11 +380,7 @@ private:
             if (i == told && text.starts_with("NOPERM")) continue;
             return unapplied(Fault::of(text, place_));
         }
-        if (answers.fault) {
-            Fault fault = unapplied(*std::move(answers.fault));
-            if (fault.cure == Cure::reconnect) fault.cure = Cure::unavailable;
-            return fault;
-        }
+        if (answers.fault) return unapplied(*std::move(answers.fault));
         learn(answers.replies[told].text().value_or(""),
               answers.replies[told + 1].text().value_or(""));
         if (facts_.major == 0 || facts_.major > 6 || (facts_.major == 6 && facts_.minor >= 2))

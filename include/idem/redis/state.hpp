@@ -71,11 +71,11 @@ public:
                 Fault& fault = *call->fault;
                 const bool doubt = !doubtful.empty() && contains(doubtful, call);
                 fault.may_have_applied = doubt;
-                if (curable(fault) && (repeatable || !doubt)) again.push_back(call);
+                if (curable(fault, tries) && (repeatable || !doubt)) again.push_back(call);
             }
-            if (again.empty() || LocalClock::now() >= deadline) return;
+            if (again.empty() || too_late(deadline)) return;
             pending = std::move(again);
-            pause(tries, deadline);
+            pause(tries);
         }
     }
 
@@ -95,8 +95,8 @@ public:
             }
             if (!answers.fault) return answers;
             answers.fault->may_have_applied = false;
-            if (!curable(*answers.fault) || LocalClock::now() >= deadline) return answers;
-            pause(tries, deadline);
+            if (!curable(*answers.fault, tries) || too_late(deadline)) return answers;
+            pause(tries);
         }
     }
 
@@ -134,14 +134,21 @@ public:
 private:
     using Sent = std::vector<Call*>;
 
+    static constexpr int reconnects_max = 10;
+
     [[nodiscard]] static bool contains(const std::vector<Call*>& calls, const Call* call) {
         return std::find(calls.begin(), calls.end(), call) != calls.end();
     }
 
-    [[nodiscard]] bool curable(Fault& fault) {
+    /// A try that has hardly any time left would only turn a plain no into a doubt.
+    [[nodiscard]] bool too_late(LocalInstant deadline) const noexcept {
+        return LocalClock::now() >= deadline - options_.time_allowed / 4;
+    }
+    /// A server that is busy is waited for. What breaks one connection after the other is not.
+    [[nodiscard]] bool curable(Fault& fault, int tries) {
         if (fault.cure == Cure::retry_here) return true;
         if (fault.cure != Cure::reconnect && fault.cure != Cure::redirect) return false;
-        return topology_->moved(fault);
+        return topology_->moved(fault) && tries < reconnects_max;
     }
 
     [[nodiscard]] std::optional<Pool::Loan> borrow(std::size_t node, LocalInstant deadline,
@@ -279,14 +286,12 @@ private:
     }
 
     /// Longer with each try, and never the same for two: else those that met would meet again.
-    static void pause(int tries, LocalInstant deadline) {
+    static void pause(int tries) {
         if (tries == 0) return;
         std::uint16_t noise = 0;
         idem::detail::fill_random(reinterpret_cast<char*>(&noise), sizeof noise);
         const auto most = std::chrono::milliseconds{2} * (1 << std::min(tries, 6));
-        const auto left = deadline - LocalClock::now();
-        const auto wait = std::min<LocalInstant::duration>(most * noise / 65536, left);
-        if (wait > wait.zero()) std::this_thread::sleep_for(wait);
+        std::this_thread::sleep_for(most * noise / 65536);
     }
 
     RedisOptions options_;

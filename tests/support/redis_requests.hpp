@@ -26,8 +26,8 @@ namespace idem_test {
     idem::RedisOptions out;
     out.url = std::move(url);
     out.prefix = std::move(prefix);
-    out.command_timeout = std::chrono::seconds{20};
-    out.time_allowed = std::chrono::seconds{60};
+    out.command_timeout = std::chrono::seconds{5};
+    out.time_allowed = std::chrono::seconds{9};  // a third of the usual lease
     return out;
 }
 

@@ -131,9 +131,10 @@ public:
                 return;
             } catch (const std::runtime_error& error) {
                 why = error.what();
-                if (why.starts_with("NOAUTH")) return;  // it answers
-                if (why.find("NOAUTH") != why.npos) return;
             }
+            // It wants a password, or has no slots: it answers.
+            for (const char* word : {"NOAUTH", "CLUSTERDOWN"})
+                if (why.find(word) != std::string::npos) return;
             if (!process_.running() || idem::LocalClock::now() > deadline)
                 throw std::runtime_error("the server did not start: " + why);
             std::this_thread::sleep_for(std::chrono::milliseconds{10});

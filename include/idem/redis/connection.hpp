@@ -166,6 +166,8 @@ public:
     }
 
     [[nodiscard]] bool usable() const noexcept { return !broken_ && made_in_.here(); }
+    /// Not to be used any more.
+    void discard() noexcept { broken_ = true; }
     /// Whether the server still holds it while it lies idle. Sends nothing. Bytes that nobody asked
     /// for would be taken for the answer to the next request.
     [[nodiscard]] bool alive() const noexcept {

@@ -158,6 +158,7 @@ private:
         const std::string& policy = (*loan)->facts().eviction;
         if (policy.empty()) return loan;
         if (options_.refuse_eviction) {
+            (*loan)->discard();  // the next one asks again
             fault = Fault::of_client(code::evicts, "Redis at " + (*loan)->place() +
                                                        " has the maxmemory-policy " + policy +
                                                        ", which may evict claims");

@@ -104,6 +104,8 @@ public:
                                             "--logfile",
                                             (folder_ / "log").string(),
                                             "--enable-debug-command",
+                                            "yes",
+                                            "--enable-protected-configs",
                                             "yes"};
         command.insert(command.end(), options_.begin(), options_.end());
         process_ = ServerProcess(command);

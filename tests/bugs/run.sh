@@ -2,7 +2,7 @@
 # Does a test notice? Puts plausible faults back into the library, one at a time, and expects the
 # tests to fail: tests/bugs/run.sh [--sample [N]] [--seed S] [--family F] [--list] [NAME...]
 #
-# A fault is a file words/NAME.txt, protocol/NAME.txt, memory/NAME.txt or guard/NAME.txt:
+# A fault is a file FAMILY/NAME.txt, of the families words, protocol, memory, guard and redis:
 #
 #   broken: what is wrong, in one line
 #   promise: what it breaks
@@ -31,6 +31,7 @@ simulation=simulation/protocol.cpp
 export IDEM_SIMULATION_BOUND=${IDEM_SIMULATION_BOUND:--1}
 export IDEM_SIMULATION_BOUND=-1  # one operation less: seconds for each fault instead of minutes
 families=(words protocol memory guard)
+[[ -f /usr/include/hiredis/hiredis.h ]] && families+=(redis)
 
 die() { printf 'tests/bugs/run.sh: %s\n' "$*" >&2 && exit 2; }
 
@@ -94,10 +95,13 @@ fi
 # the program is better optimised: the simulation goes through millions of states.
 build() {
     local options=("${flags[@]}")
+    local needed=()
     if [[ $1 == "$simulation" ]]; then options+=(-O2); fi
+    if [[ $1 == integration/redis_* ]]; then needed+=(-lhiredis); fi
     "$compiler" "${options[@]}" -I"$out/common" -include prefix.hpp -I"$2" -I"$root/tests" \
         -c "$root/tests/$1" -o "$3.o" &&
-        "$compiler" -pthread "$3.o" "$out/common/main.o" "${libraries[@]}" -o "$3" &&
+        "$compiler" -pthread "$3.o" "$out/common/main.o" "${libraries[@]}" "${needed[@]}" \
+            -o "$3" &&
         rm -f "$3.o"
 }
 
@@ -125,7 +129,8 @@ build_common() {
 run() {
     local program=$1 log=$2
     shift 2
-    (ulimit -v 12000000 -c 0 -t 120 && exec timeout -k 5 300 "$program" --abort "$@") >"$log" 2>&1
+    # Servers that a test starts lie below the folder it runs in.
+    (cd "$out" && ulimit -v 12000000 -c 0 -t 120 && exec timeout -k 5 300 "$program" --abort "$@") >"$log" 2>&1
 }
 
 clean_of() {

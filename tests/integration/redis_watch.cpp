@@ -111,8 +111,11 @@ TEST_CASE("Redis: the subscription stands before watch returns, so that no notic
         std::atomic<bool> told{false};
         const auto handle = watcher.watch(view_of(key), [&] { told.store(true); });
         REQUIRE(handle != nullptr);
-        const std::string name = idem::redis::name_of("watch:", view_of(key));
-        CHECK(cli({"PUBSUB", "NUMSUB", name}) == name + "\n\n");  // a number has no text
+        if (i % 2 == 0) {
+            const std::string name = idem::redis::name_of("watch:", view_of(key));
+            CHECK(cli({"PUBLISH", name, ""}) == "1");  // so many heard it
+            continue;
+        }
         (void)idem::finish_one(settler, complete_of(key, owner, reply.fence, "r"));
         CHECK(comes_true([&] { return told.load(); }));
     }

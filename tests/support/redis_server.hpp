@@ -89,8 +89,12 @@ public:
         launch();
         await();
     }
+    /// A test that crashes takes its servers along.
     void launch() {
-        std::vector<std::string> command = {"redis-server",
+        std::vector<std::string> command = {"setpriv",
+                                            "--pdeathsig",
+                                            "KILL",
+                                            "redis-server",
                                             "--port",
                                             std::to_string(port_),
                                             "--bind",

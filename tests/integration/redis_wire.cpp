@@ -1,9 +1,10 @@
 // The way to the server: what each error means, and what a call gets when the way is blocked.
 
+#include <atomic>
 #include <chrono>
-#include <filesystem>
-#include <set>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <idem/idem.hpp>
@@ -389,6 +390,30 @@ TEST_CASE("Redis: a child that was forked gets a usage error and leaves the pare
     const auto before = store.traffic().round_trips;
     CHECK(works(store));
     CHECK(store.traffic().round_trips == before + 2);
+}
+
+TEST_CASE("Redis: a child may let a store go whose callers were waiting when it was forked",
+          "[integration][redis][fork]") {
+    RedisServer server;
+    auto options = idem_test::options_for(server.url());
+    options.connections = 1;
+    std::optional<idem::RedisStore> store(options);
+    CHECK(works(*store));
+    std::vector<std::thread> callers;
+    callers.emplace_back([&] { (void)RedisCli(server.url())({"DEBUG", "SLEEP", "0.3"}); });
+    for (int i = 0; i < 4; ++i) {
+        callers.emplace_back([&] {
+            for (int times = 0; times < 50; ++times)
+                (void)idem::find_one(*store, idem_test::view_of({"s", "k"}));
+        });
+    }
+    for (int i = 0; i < 5; ++i)
+        CHECK(idem_test::in_child([&] {
+                  store.reset();
+                  return true;
+              }) == "");
+    for (auto& caller : callers) caller.join();
+    CHECK(works(*store));
 }
 
 }  // namespace

@@ -189,13 +189,12 @@ public:
         try {
             while (out.replies.size() < request.count()) {
                 if (sending && !rest.empty()) sending = send_some(rest);
-                if (!read_some(out.replies, request.count()))
-                    return broke(std::move(out), request, rest);
-                if (out.replies.size() == request.count()) break;
                 if (!await(sending && !rest.empty(), deadline)) {
                     out.fault = fail(code::timed_out, "no answer in the time allowed");
                     return out;
                 }
+                if (!read_some(out.replies, request.count()))
+                    return broke(std::move(out), request, rest);
             }
         } catch (...) {
             broken_ = true;

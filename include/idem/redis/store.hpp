@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include <idem/detail/fork.hpp>
 #include <idem/redis/listing.hpp>
 #include <idem/redis/state.hpp>
 #include <idem/redis/subscriber.hpp>
@@ -54,7 +55,12 @@ public:
     void forget(std::span<const ForgetRequest> requests, std::span<ForgetReply> replies) {
         each(requests, replies);
     }
-    void find(std::span<const KeyView> keys, std::span<FindReply> replies);
+    void find(std::span<const KeyView> keys, std::span<FindReply> replies) {
+        for (std::size_t at = 0; at < keys.size(); at += items_max) {
+            const std::size_t count = std::min(items_max, keys.size() - at);
+            find_some(keys.subspan(at, count), replies.subspan(at, count));
+        }
+    }
 
     /// By SCAN: a key that is not touched meanwhile appears at least once. Walks the whole
     /// database: for people and sweepers, not for requests. A page holds at most `limit` records
@@ -91,13 +97,15 @@ private:
                                                                redis::Fault& fault) {
                       return redis::Connection::open(place, login, deadline, fault);
                   },
-                  wire.options().connect_timeout, wire.options().command_timeout)) {}
+                  wire.options().connect_timeout, wire.options().command_timeout,
+                  wire.options().time_allowed)) {}
         State(const State&) = delete;
         State& operator=(const State&) = delete;
         ~State() { subscriber->stop(); }
 
         redis::State wire;
         std::shared_ptr<redis::Subscriber> subscriber;
+        idem::detail::MadeIn made_in{};
     };
 
     static constexpr std::size_t items_max = 500;  ///< Of one write.
@@ -108,7 +116,10 @@ private:
     [[nodiscard]] static std::shared_ptr<State> make(RedisOptions options) {
         const redis::Target target = redis::read_url(options);
         redis::check(options);
-        return std::make_shared<State>(std::move(options), target);
+        // A forked child leaves it all as it is: its locks may be held by threads it has not.
+        return {new State(std::move(options), target), [](State* state) {
+                    if (state->made_in.here()) delete state;
+                }};
     }
     [[nodiscard]] std::string name(const KeyView& key) const {
         return redis::name_of(state_->wire.options().prefix, key);
@@ -229,6 +240,7 @@ private:
         claim.fault->may_have_applied = !undone;
     }
 
+    void find_some(std::span<const KeyView> keys, std::span<FindReply> replies);
     /// Reads the records of some names into a page, as far as it has room; those it has none for
     /// stay in `names`.
     void list_some(const ListQuery& query, std::size_t node, std::vector<std::string>& names,
@@ -239,7 +251,7 @@ private:
 
 static_assert(store<RedisStore>);
 
-inline void RedisStore::find(std::span<const KeyView> keys, std::span<FindReply> replies) {
+inline void RedisStore::find_some(std::span<const KeyView> keys, std::span<FindReply> replies) {
     redis::Topology& topology = state_->wire.topology();
     for (std::size_t node = 0, nodes = topology.nodes(); node < nodes; ++node) {
         redis::Request request;

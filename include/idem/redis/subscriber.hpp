@@ -38,10 +38,12 @@ public:
     using Notice = std::function<void()>;
     using Connect = std::function<std::optional<Connection>(LocalInstant deadline, Fault& fault)>;
 
-    Subscriber(Connect connect, Duration connect_timeout, Duration command_timeout)
+    /// @param limit of `watch`: it may not hold its caller up for longer than one request.
+    Subscriber(Connect connect, Duration connect_timeout, Duration command_timeout, Duration limit)
         : connect_(std::move(connect)),
           connect_timeout_(connect_timeout),
-          command_timeout_(command_timeout) {}
+          command_timeout_(command_timeout),
+          limit_(limit) {}
     Subscriber(const Subscriber&) = delete;
     Subscriber& operator=(const Subscriber&) = delete;
     ~Subscriber() {
@@ -60,7 +62,8 @@ public:
         watchers_.emplace(watcher->channel, watcher);
         const std::uint64_t failures = failures_;
         wake();
-        const auto limit = connected_ ? command_timeout_ : connect_timeout_ + command_timeout_;
+        const auto limit =
+            std::min(connected_ ? command_timeout_ : connect_timeout_ + command_timeout_, limit_);
         const bool settled = changed_.wait_for(lock, limit, [&] {
             return stopped_ || failures_ != failures || confirmed_.contains(watcher->channel);
         });
@@ -296,6 +299,7 @@ private:
     Connect connect_;
     Duration connect_timeout_;
     Duration command_timeout_;
+    Duration limit_;
     idem::detail::MadeIn made_in_{};
     mutable std::mutex mutex_{};
     std::condition_variable changed_{};

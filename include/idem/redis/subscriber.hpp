@@ -158,16 +158,22 @@ private:
 
     // --- the thread -----------------------------------------------------------------------------
 
+    /// What one connection has been told.
+    struct Subscribed {
+        std::set<std::string> channels{};
+        std::map<std::string, int> awaited{};  ///< Answers to come.
+    };
+
     void serve() noexcept {
         std::optional<Connection> connection;
-        std::set<std::string> subscribed;
+        Subscribed subscribed;
         LocalInstant idle_since = LocalClock::now();
         Duration pause = std::chrono::milliseconds{50};
         for (;;) {
             try {
                 if (!go_on(connection, idle_since)) return;
                 if (!connection) {
-                    subscribed.clear();
+                    subscribed = {};
                     Fault ignored;
                     connection = connect_(LocalClock::now() + connect_timeout_, ignored);
                     if (!connection) {
@@ -179,7 +185,7 @@ private:
                     pause = std::chrono::milliseconds{50};
                     set_connected(true);
                 }
-                if (change(*connection, subscribed) && listen(*connection)) continue;
+                if (change(*connection, subscribed) && listen(*connection, subscribed)) continue;
             } catch (const std::exception&) {  // no memory: as if the connection had broken
             }
             connection.reset();
@@ -234,28 +240,32 @@ private:
     }
 
     /// Subscribes to what is watched, and to nothing else.
-    [[nodiscard]] bool change(Connection& connection, std::set<std::string>& subscribed) {
+    [[nodiscard]] bool change(Connection& connection, Subscribed& subscribed) {
         Request request;
         {
             const std::lock_guard lock(mutex_);
-            for (auto at = subscribed.begin(); at != subscribed.end();) {
+            auto& channels = subscribed.channels;
+            for (auto at = channels.begin(); at != channels.end();) {
                 if (watchers_.contains(*at)) {
                     ++at;
                     continue;
                 }
                 request.command({"UNSUBSCRIBE", *at});
                 confirmed_.erase(*at);
-                at = subscribed.erase(at);
+                at = channels.erase(at);
             }
-            for (const auto& [channel, watcher] : watchers_)
-                if (subscribed.insert(channel).second) request.command({"SUBSCRIBE", channel});
+            for (const auto& [channel, watcher] : watchers_) {
+                if (!channels.insert(channel).second) continue;
+                request.command({"SUBSCRIBE", channel});
+                ++subscribed.awaited[channel];
+            }
         }
         return request.count() == 0 ||
                connection.send(request, LocalClock::now() + command_timeout_);
     }
 
     /// Waits for something to happen and carries the word on.
-    [[nodiscard]] bool listen(Connection& connection) {
+    [[nodiscard]] bool listen(Connection& connection, Subscribed& subscribed) {
         wait(connection.fd(), linger);
         std::vector<Reply> replies;
         const bool stands = connection.receive(replies);
@@ -263,16 +273,21 @@ private:
             const auto kind = reply.text(0).value_or("");
             const std::string channel(reply.text(1).value_or(""));
             if (reply.is_error()) return false;  // for example: no right to the channel
-            if (kind == "subscribe") confirm(channel);
+            if (kind == "subscribe") confirm(channel, subscribed);
             if (kind == "message") tell(channel);
         }
         return stands;
     }
 
-    void confirm(const std::string& channel) {
+    /// The answer to the last SUBSCRIBE counts: behind an earlier one lies an UNSUBSCRIBE.
+    void confirm(const std::string& channel, Subscribed& subscribed) {
+        const auto awaited = subscribed.awaited.find(channel);
+        if (awaited == subscribed.awaited.end() || --awaited->second > 0) return;
+        subscribed.awaited.erase(awaited);
+        if (!subscribed.channels.contains(channel)) return;
         {
             const std::lock_guard lock(mutex_);
-            if (watchers_.contains(channel)) confirmed_.insert(channel);
+            confirmed_.insert(channel);
         }
         changed_.notify_all();
     }

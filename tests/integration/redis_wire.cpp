@@ -283,7 +283,8 @@ TEST_CASE("Redis: what a server says instead of an answer is bounded, and over w
             return ":3\r\n";
         });
         auto options = quick(fake.url());
-        options.time_allowed = 400ms;
+        options.command_timeout = 2s;
+        options.time_allowed = 2s;
         idem::RedisStore store(options);
         const idem::Key key{"s", "k"};
         const auto request = idem_test::release_of(key, idem_test::random_owner(), 1);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <idem/redis/script_claim.hpp>
 #include <idem/redis/script_common.hpp>
@@ -38,9 +39,8 @@ public:
             std::string& script = scripts_[i].text;
             if (flagged && !makes_keys) script += allow;
             script += clock_;
-            script += text::read;
-            script += text::write;
-            script += bodies[i];
+            add_expanded(text::read, script);
+            add_expanded(bodies[i], script);
             scripts_[i].sha = sha1_hex(script);
         }
     }
@@ -53,6 +53,34 @@ public:
     }
 
 private:
+    /// Appends a text with each @name replaced by the piece of that name.
+    static void add_expanded(std::string_view body, std::string& out) {
+        constexpr std::array<std::pair<std::string_view, std::string_view>, 11> pieces = {{
+            {"fresh", text::fresh},
+            {"garbage", text::garbage},
+            {"header", text::header},
+            {"load", text::load},
+            {"next_fence", text::next_fence},
+            {"patch", text::patch},
+            {"put", text::put},
+            {"roll_back", text::roll_back},
+            {"stricter", text::stricter},
+            {"tell", text::tell},
+            {"ttl", text::ttl},
+        }};
+        for (;;) {
+            const auto at = body.find('@');
+            out += body.substr(0, at);
+            if (at == body.npos) return;
+            body.remove_prefix(at + 1);
+            for (const auto& [name, piece] : pieces) {
+                if (!body.starts_with(name)) continue;
+                add_expanded(piece, out);
+                body.remove_prefix(name.size());
+                break;
+            }
+        }
+    }
     [[nodiscard]] static std::string clock_of(std::string_view lua) {
         if (!lua.empty()) return "local now = " + std::string(lua) + "\n";
         return "local now = redis.call('TIME')\nnow = now[1] * 1000000 + now[2]\n";

@@ -12,11 +12,13 @@ local kind, given, nkind, nclass, ntag, nver, nfence, lease, retention, held, no
 local counted, has_cp, has_res = given % 2 == 1, given % 4 >= 2, given >= 4
 if not stands then
   if kind ~= 2 then return 4 * 8 + 7 end
-  local next = max(next_fence(), nfence)
-  fresh()
+  @next_fence
+  if nfence > next then next = nfence end
+  @fresh
   state, owner, fence, created, started = 3, nowner, next, now, now
-  retention_end = now + max(lease, 60000000)
-  return put() or 3
+  retention_end = now + math.max(lease, 60000000)
+  @put
+  return 3
 end
 if state == 7 then return 3 * 8 + 7 end
 local own = owner == nowner and (fence == nfence or (nfence == 0 and kind == 2))
@@ -29,35 +31,33 @@ if not own or not (state == 2 or (state == 6 and kind <= 1)) then
   if state == 2 then return 8 + state end
   return 2 * 8 + state
 end
-load()
+@load
 if has_cp then cp = ARGV[5] end
 if has_res then res = ARGV[6] end
-if kind == 0 then
-  settle(4, retention)
-  rkind, ctag, cver, fclass, result, code, msg = nkind, ntag, nver, 0, ARGV[2], '', ''
-  if not has_cp then cp = '' end
-else
+if kind == 2 then
   code, msg, fclass = ARGV[3], ARGV[4], nclass
-  if kind == 1 then
-    settle(5, held)
-    fclass = 2
-  elseif kind == 3 then
-    settle(6, held)
+  if not counted and attempt > 0 then attempt = attempt - 1 end
+  if counted and maxa ~= 0 and attempt >= maxa then
+    state, completed, retention_end, verify, fclass = 5, now, now + held, false, 4
   else
-    if not counted and attempt > 0 then attempt = attempt - 1 end
-    if counted and reached(attempt, maxa) then
-      exhaust(held)
-    else
-      local owed = verify and not counted
-      roll_back(retention)
-      verify = owed
-      if owed then retention_end = retention_end + held end
-    end
+    local owed, kept = verify and not counted, retention
+    @roll_back
+    verify = owed
+    if owed then retention_end = retention_end + held end
+  end
+else
+  completed, retention_end, verify = now, now + held, false
+  if kind == 0 then
+    state, retention_end = 4, now + retention
+    rkind, ctag, cver, fclass, result, code, msg = nkind, ntag, nver, 0, ARGV[2], '', ''
+    if not has_cp then cp = '' end
+  else
+    state, fclass, code, msg = 6, nclass, ARGV[3], ARGV[4]
+    if kind == 1 then state, fclass = 5, 2 end
   end
 end
-local refused = put()
-if refused then return refused end
-tell()
+@put
+@tell
 return state
 )lua";
 
@@ -68,19 +68,19 @@ if not stands then return -4 end
 if state == 7 then return -3 end
 if state ~= 2 then return -2 end
 if owner ~= nowner or fence ~= nfence then return -1 end
-local beyond = retention_end - lease_end
-lease_end = max(lease_end, now + lease)
-retention_end = lease_end + beyond
-local refused
+if now + lease > lease_end then
+  retention_end = retention_end - lease_end + now + lease
+  lease_end = now + lease
+end
 if given == 0 then
-  refused = patch()
+  @patch
 else
-  load()
+  @load
   if given % 2 == 1 then cp = ARGV[2] end
   if given >= 2 then res = ARGV[3] end
-  refused = put()
+  @put
 end
-return refused or lease_end - now
+return lease_end - now
 )lua";
 
 }  // namespace idem::inline v0_1::redis::text

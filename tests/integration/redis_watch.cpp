@@ -128,7 +128,7 @@ TEST_CASE("Redis: no notice comes once the handle is gone, and other keys are no
     const idem::Key one{"s", "one"};
     const idem::Key two{"s", "two"};
     const std::string channel = idem::redis::name_of("gone:", view_of(one));
-    for (int i = 0; i < 200; ++i) {
+    for (int i = 0; i < 60; ++i) {
         std::atomic<bool> gone{false};
         std::atomic<bool> late{false};
         std::atomic<int> other{0};

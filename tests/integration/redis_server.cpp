@@ -128,7 +128,10 @@ TEST_CASE("Redis: a claim that too few replicas have is undone (R25)", "[integra
 TEST_CASE("Redis: a server that is busy with a script is unavailable in time, and works again",
           "[integration][redis]") {
     RedisServer server({"--busy-reply-threshold", "20"});
-    idem::RedisStore store(quick(server.url()));
+    auto options = quick(server.url());
+    options.command_timeout = 3s;  // it answers, but it is busy
+    options.time_allowed = 4s;
+    idem::RedisStore store(options);
     (void)claim(store, {"s", "warm"});
     std::thread endless([&] {
         RedisCli cli(server.url());

@@ -2,8 +2,7 @@
 # Does a test notice? Puts plausible faults back into the library, one at a time, and expects the
 # tests to fail: tests/bugs/run.sh [--sample [N]] [--seed S] [--family F] [--list] [NAME...]
 #
-# A fault is a file words/NAME.txt, protocol/NAME.txt, memory/NAME.txt, guard/NAME.txt or
-# postgres/NAME.txt:
+# A fault is a file FAMILY/NAME.txt, of the families below:
 #
 #   broken: what is wrong, in one line
 #   promise: what it breaks
@@ -31,7 +30,9 @@ jobs=${JOBS:-2}
 simulation=simulation/protocol.cpp
 # One operation less: seconds for each fault instead of minutes.
 export IDEM_SIMULATION_BOUND=${IDEM_SIMULATION_BOUND:--1}
-families=(words protocol memory guard postgres)
+families=(words protocol memory guard)
+if [[ -f /usr/include/hiredis/hiredis.h ]]; then families+=(redis); fi
+if command -v pg_config >/dev/null; then families+=(postgres); fi
 
 die() { printf 'tests/bugs/run.sh: %s\n' "$*" >&2 && exit 2; }
 
@@ -100,6 +101,7 @@ build() {
     if [[ $1 == integration/postgres_* ]]; then
         options+=(-I"$(pg_config --includedir)") && linked+=(-lpq)
     fi
+    if [[ $1 == integration/redis_* ]]; then linked+=(-lhiredis); fi
     "$compiler" "${options[@]}" -I"$out/common" -include prefix.hpp -I"$2" -I"$root/tests" \
         -c "$root/tests/$1" -o "$3.o" &&
         "$compiler" -pthread "$3.o" "$out/common/main.o" "${linked[@]}" -o "$3" &&

@@ -233,7 +233,7 @@ TEST_CASE("PostgreSQL: each notice is a look at once, not at the next poll",
     auto bench = make_bench();
     Looks looks(other_process(bench));
     idem::IdempotencyGuard holder(bench.store(), {.lease = 1h});
-    idem::IdempotencyGuard waiter(looks, {.lease = 1h, .wait = 45s});
+    idem::IdempotencyGuard waiter(looks, {.lease = 1h, .wait = 150s});
     const idem::Key key{"s", "k"};
     auto claim = std::get<idem::Claim<int>>(holder.claim<int>(key, {}));
     const idem::postgres::Names names(bench.schema(), "records", "");

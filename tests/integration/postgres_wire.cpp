@@ -202,8 +202,8 @@ TEST_CASE("PostgreSQL: a connection that timed out is closed, and its answer is 
           "[integration][postgres]") {
     Sql sql(shared_server().conninfo());
     auto& connection = sql.connection();
-    const idem::postgres::Statement slow{"slow", "SELECT pg_sleep(0.3), 'first'"};
-    const auto late = connection.run(slow, {}, true, idem::LocalClock::now() + 50ms);
+    const idem::postgres::Statement slow{"slow", "SELECT pg_sleep(20), 'first'"};
+    const auto late = connection.run(slow, {}, false, idem::LocalClock::now() + 50ms);
     REQUIRE(late.fault);
     CHECK(late.fault->is(idem::postgres::code::timed_out));
     CHECK(late.fault->may_have_applied);

@@ -94,7 +94,7 @@ struct Elsewhere {
 template <class Store>
 void woken_by_notices(WatchedStore watched, Store store) {
     Elsewhere holder(watched);
-    idem::IdempotencyGuard guard(store, {.wait = 45s});
+    idem::IdempotencyGuard guard(store, {.wait = 150s});
     const auto before = watched.claims();
     // By polls alone, once a second in the end, this many looks do not fit into the time.
     Expect expect;

@@ -36,6 +36,8 @@ struct Settings {
     std::uint64_t rows = 1'000'000;
     int threads = 4;
     int seconds = 20;
+    std::uint64_t batch = 10'000;  ///< Rows of one call of `purge`.
+    int pause = 0;                 ///< Milliseconds between two calls.
     std::string conninfo{};
     std::string json{};
 };
@@ -183,10 +185,11 @@ private:
     traffic.phase(Traffic::during);
     std::size_t removed = 0;
     for (bool more = true; more && !traffic.failed();) {
-        const auto reply = store.purge(10'000);
+        const auto reply = store.purge(settings.batch);
         if (reply.trouble) std::cerr << reply.trouble.message << "\n";
         removed += reply.removed;
         more = reply.more && !reply.trouble;
+        std::this_thread::sleep_for(std::chrono::milliseconds{settings.pause});
     }
     traffic.phase(Traffic::after);
     std::this_thread::sleep_for(rest);
@@ -228,6 +231,10 @@ private:
             out.threads = std::max(1, std::stoi(value));
         } else if (arguments[i] == "--seconds") {
             out.seconds = std::max(1, std::stoi(value));
+        } else if (arguments[i] == "--batch") {
+            out.batch = std::max(1ULL, std::stoull(value));
+        } else if (arguments[i] == "--pause") {
+            out.pause = std::max(0, std::stoi(value));
         } else if (arguments[i] == "--conninfo") {
             out.conninfo = value;
         } else if (arguments[i] == "--json") {
@@ -245,8 +252,9 @@ int main(int argc, char** argv) {
     try {
         const auto settings = read({argv + 1, argv + argc});
         if (!settings) {
-            std::cerr << "usage: postgres_purge [--rows N] [--threads N] [--seconds N]\n"
-                         "                      [--conninfo TEXT] [--json FILE]\n";
+            std::cerr
+                << "usage: postgres_purge [--rows N] [--threads N] [--seconds N] [--batch ROWS]\n"
+                   "                      [--pause MS] [--conninfo TEXT] [--json FILE]\n";
             return 2;
         }
         if (!settings->conninfo.empty()) return measure(*settings, settings->conninfo);

@@ -46,16 +46,13 @@ public:
         ++asked_;
         if (!ok) wrong_.push_back(what);
     }
-    ~Findings() {
+    void report() {
         std::string text;
         for (std::size_t i = 0; i < wrong_.size() && i < 10; ++i) text += wrong_[i] + "\n";
         INFO(wrong_.size() << " of " << asked_ << " are wrong:\n" << text);
         CHECK(wrong_.empty());
         CHECK(asked_ > 0);
     }
-    Findings() = default;
-    Findings(const Findings&) = delete;
-    Findings& operator=(const Findings&) = delete;
 
 private:
     std::mutex mutex_{};
@@ -433,6 +430,7 @@ void sweep(PostgresBench& bench, const Exchange& what, std::uint64_t count,
             }
         });
     for (auto& thread : threads) thread.join();
+    findings.report();
     std::cout << "gate: " << what.name << ", seed " << plan.seed << ", " << faults.size()
               << " faults, " << fired << " struck; " << sizes.at(Way::to_server)
               << " bytes to the server, " << sizes.at(Way::to_client) << " to the client\n";

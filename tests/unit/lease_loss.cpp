@@ -163,6 +163,7 @@ TEST_CASE("a store that hangs does not keep the loss from being told", "[heartbe
     auto claim = claimed<int>(guard.claim<int>(key(), {}));
     const auto stop = claim.stop_token();
     claim.execution().on_lost([told](LostReason why) { (*told)(why); });
+    const std::shared_ptr<void> whatever_comes(nullptr, [=](void*) { answer->open(); });
     stage.store.on_renew([=](auto) {
         on_wire->open();
         while (!answer->wait()) {  // longer than the check below has patience

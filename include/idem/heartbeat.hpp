@@ -146,7 +146,7 @@ inline std::stop_token LiveClaim::token_of(std::stop_source Signals::*which) {
         return stopped.get_token();
     }
     auto token = home_->claims_.token_of(*this, which);
-    if (!terms_.renewed && !terms_.unprotected) home_->watch_end_of(*this);
+    home_->watch_end_of(*this);
     if (lost() != LostReason::none) home_->claims_.signals_of(*this).fire();
     return token;
 }
@@ -234,9 +234,10 @@ inline void Heartbeat::enter(LiveClaim& claim) {
 }
 
 inline void Heartbeat::watch_end_of(LiveClaim& claim) {
-    if (!claims_.watch_end_of(claim)) return;
+    const auto end = claims_.watch_end_of(claim);
+    if (!end) return;
     ensure_thread();
-    wake_by(claim.deadline(), claim.deadline());
+    wake_by(*end, *end);
 }
 
 inline bool Heartbeat::later(LateFinish finish) {
@@ -284,13 +285,12 @@ inline LocalInstant Heartbeat::work(LocalInstant now) {
     auto next = LocalInstant::max();
     claims_.lapse(now, next);
     renew(now, next);
-    if (late_.next_try() <= now) {
+    auto late = late_.next_try();
+    if (late <= now) {
         const OnWire trip(*this);
-        late_.work(now, next, hub_);
-    } else {
-        next = std::min(next, late_.next_try());
+        late = late_.work(now, hub_);
     }
-    return next;
+    return std::min(next, late);
 }
 
 inline void Heartbeat::sleep_until(LocalInstant when, const std::stop_token& stop) {

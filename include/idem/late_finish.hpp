@@ -65,9 +65,9 @@ public:
     /// False: too many are waiting already. Where only its bytes are too many, it waits without
     /// its value.
     [[nodiscard]] bool add(LateFinish finish);
-    /// Tries some of what is due, one request for those of one guard; `next` moves up to the next
-    /// try. What is left over is due at once: renewals get their turn in between.
-    void work(LocalInstant now, LocalInstant& next, WaitHub& hub);
+    /// Tries some of what is due, one request for those of one guard. When to come again: what is
+    /// left over is due at once, and renewals get their turn in between.
+    [[nodiscard]] LocalInstant work(LocalInstant now, WaitHub& hub);
     [[nodiscard]] LocalInstant next_try();
 
 private:
@@ -251,7 +251,7 @@ inline void LateFinishes::put_back(List& kept, bool silent) noexcept {
     waiting_.splice(waiting_.end(), kept);
 }
 
-inline void LateFinishes::work(LocalInstant now, LocalInstant& next, WaitHub& hub) {
+inline LocalInstant LateFinishes::work(LocalInstant now, WaitHub& hub) {
     List batch = take(now);
     bool silent = true;
     try {
@@ -269,7 +269,7 @@ inline void LateFinishes::work(LocalInstant now, LocalInstant& next, WaitHub& hu
     } catch (...) {  // no memory; later
     }
     put_back(batch, silent);
-    next = std::min(next, next_try());
+    return next_try();
 }
 
 }  // namespace idem::inline v0_1::detail

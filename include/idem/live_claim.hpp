@@ -74,7 +74,6 @@ public:
 
 private:
     friend class LiveClaims;
-    friend class Heartbeat;
     using Callback = std::stop_callback<std::function<void()>>;
 
     /// What is stopped: work at a loss or by `drain`, loss callbacks only at a loss. Made by need.

@@ -50,8 +50,8 @@ public:
     Times enter(LiveClaim& claim);
     void leave(LiveClaim& claim) noexcept;
     void stop_renewal(LiveClaim& claim);
-    /// False where the end of its lease is told anyhow, or no longer matters.
-    [[nodiscard]] bool watch_end_of(LiveClaim& claim);
+    /// When its lease ends; nothing where that is told anyhow, or no longer matters.
+    [[nodiscard]] std::optional<LocalInstant> watch_end_of(LiveClaim& claim);
 
     [[nodiscard]] LiveClaim::Signals signals_of(LiveClaim& claim);
     [[nodiscard]] std::stop_token token_of(LiveClaim& claim,
@@ -145,9 +145,11 @@ inline void LiveClaims::stop_renewal(LiveClaim& claim) {
     claim.terms_.renewed = false;
 }
 
-inline bool LiveClaims::watch_end_of(LiveClaim& claim) {
+inline std::optional<LocalInstant> LiveClaims::watch_end_of(LiveClaim& claim) {
     std::scoped_lock const lock(stripe_of(claim).mutex);
-    return claim.entered_ && !std::exchange(claim.watched_, true);
+    const bool over = !claim.entered_ || claim.lost_.load() != LostReason::none;
+    if (over || std::exchange(claim.watched_, true)) return std::nullopt;
+    return claim.deadline();
 }
 
 inline LiveClaim::Signals LiveClaims::signals_of(LiveClaim& claim) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -34,6 +35,22 @@ namespace idem::inline v0_1::detail {
 [[nodiscard]] inline std::size_t wait_hash(const KeyView& key) noexcept {
     constexpr std::hash<std::string_view> hash{};
     return hash(key.id) ^ (hash(key.scope) * 31 + hash(key.tenant) * 131);
+}
+
+/// What an exception stands for that a store has let out; to be called where it is caught. The
+/// request may have been applied before.
+[[nodiscard]] inline Trouble caught_trouble() noexcept {
+    try {
+        try {
+            throw;
+        } catch (const std::exception& e) {
+            return Trouble::unavailable(e.what(), true);
+        } catch (...) {
+            return Trouble::unavailable("the store threw", true);
+        }
+    } catch (...) {  // no memory for its text
+        return {Trouble::Kind::unavailable, true, {}};
+    }
 }
 
 [[nodiscard]] inline EventKind event_of(const Trouble& trouble) noexcept {

@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <exception>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -332,10 +331,8 @@ inline void Heartbeat::send(RenewalBatch& batch, std::size_t from, LocalInstant&
     const auto sent = LocalClock::now();
     try {
         batch.guard->renew(requests, replies);
-    } catch (const std::exception& e) {
-        for (auto& reply : replies) reply.trouble = Trouble::unavailable(e.what(), true);
     } catch (...) {
-        for (auto& reply : replies) reply.trouble = Trouble::unavailable("renew threw", true);
+        for (auto& reply : replies) reply.trouble = caught_trouble();
     }
     bool told = false;  // a store that is away is one event, not one per claim
     for (std::size_t i = 0; i < count; ++i) {

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
-#include <exception>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -208,15 +207,10 @@ inline std::vector<FinishReply> LateFinishes::send(const List& batch) {
     std::vector<FinishRequest> requests;
     for (const LateFinish& finish : batch) requests.push_back(finish.request());
     std::vector<FinishReply> replies(batch.size());
-    const auto fail = [&](const char* why) {
-        for (auto& reply : replies) reply.trouble = Trouble::unavailable(why, true);
-    };
     try {
         batch.front().guard->finish(requests, replies);
-    } catch (const std::exception& e) {
-        fail(e.what());
     } catch (...) {
-        fail("finish threw");
+        for (auto& reply : replies) reply.trouble = caught_trouble();
     }
     return replies;
 }

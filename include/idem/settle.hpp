@@ -183,14 +183,8 @@ struct Settled {
     FinishReply reply;
     try {
         guard.finish(std::span(&request, 1), std::span(&reply, 1));
-    } catch (const std::exception& e) {
-        try {
-            reply.trouble = Trouble::unavailable(e.what(), true);
-        } catch (...) {
-            reply.trouble = {Trouble::Kind::unavailable, true, {}};
-        }
     } catch (...) {
-        reply.trouble = {Trouble::Kind::unavailable, true, {}};
+        reply.trouble = caught_trouble();
     }
     return reply;
 }

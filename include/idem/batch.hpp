@@ -229,16 +229,10 @@ private:
 
     void sort_in(std::size_t i) {
         Item& item = items_[i];
-        const Trouble& trouble = item.claimed.reply.trouble;
         guarded(i, [&]() -> std::optional<Outcome<V>> {
-            if (trouble) {
-                if (trouble.may_have_applied) give_up_claim(*item.call, item.claimed.owner);
-                item.call->tell(event_of(trouble), {.detail = trouble.message});
-                item.claimed.unprotected = may_run_unprotected(guard_, trouble);
-                if (!item.claimed.unprotected) trouble.raise();
-            } else if (item.claimed.reply.kind != ClaimKind::acquired) {
+            meet_trouble(*item.call, item.claimed);
+            if (!item.claimed.unprotected && item.claimed.reply.kind != ClaimKind::acquired)
                 return answer<V>(*item.call, item.claimed);
-            }
             acquired_.push_back(i);
             return std::nullopt;
         });

@@ -62,12 +62,13 @@ public:
           at_(traffic_.calls.enter()) {
         if (!draining()) return;  // asked once it is counted: drain looks the other way round
         traffic_.calls.leave(at_);
-        refuse(call, "this guard is draining and takes no new work");
+        refuse(call, draining_text);
     }
     ~Admission() { traffic_.calls.leave(at_); }
     Admission(const Admission&) = delete;
     Admission& operator=(const Admission&) = delete;
 
+    static constexpr const char* draining_text = "this guard is draining and takes no new work";
     [[nodiscard]] bool draining() const noexcept { return traffic_.draining.load(); }
     /// For work that outlives the call.
     [[nodiscard]] Place take_place() noexcept { return std::move(place_); }
@@ -144,14 +145,8 @@ private:
 /// A claim of which nobody knows whether it came through: released in the background, uncounted,
 /// by its owner alone.
 inline void give_up_claim(const Call& call, const Owner& owner) noexcept {
-    FinishRequest request;
-    request.key = call.key;
-    request.owner = owner;
-    request.kind = FinishKind::release;
+    FinishRequest request = finish_request(call, owner, 0, FinishKind::release);
     request.counted = false;
-    request.lease = call.lease;
-    request.retention = call.retention;
-    request.held_retention = call.guard.options().held_retention;
     (void)leave_to_background(call, request);
 }
 
@@ -171,8 +166,18 @@ struct Claimed {
            guard.options().store_down == StoreDown::run_unprotected;
 }
 
-/// One look at the store; the reply arrives as new. @throws UnavailableError unless the guard runs
-/// unprotected; SchemaError.
+/// What trouble at claim time comes to, where there is some. @throws UnavailableError unless the
+/// guard runs unprotected; SchemaError.
+inline void meet_trouble(const Call& call, Claimed& claimed) {
+    const Trouble& trouble = claimed.reply.trouble;
+    if (!trouble) return;
+    if (trouble.may_have_applied) give_up_claim(call, claimed.owner);
+    call.tell(event_of(trouble), {.detail = trouble.message});
+    claimed.unprotected = may_run_unprotected(call.guard, trouble);
+    if (!claimed.unprotected) trouble.raise();
+}
+
+/// One look at the store; the reply arrives as new. @throws as `meet_trouble`.
 inline void look(const Call& call, Claimed& claimed) {
     const ClaimRequest request = claim_request(call, claimed.owner);
     try {
@@ -181,12 +186,7 @@ inline void look(const Call& call, Claimed& claimed) {
         give_up_claim(call, claimed.owner);
         throw;
     }
-    const Trouble& trouble = claimed.reply.trouble;
-    if (!trouble) return;
-    if (trouble.may_have_applied) give_up_claim(call, claimed.owner);
-    call.tell(event_of(trouble), {.detail = trouble.message});
-    claimed.unprotected = may_run_unprotected(call.guard, trouble);
-    if (!claimed.unprotected) trouble.raise();
+    meet_trouble(call, claimed);
 }
 
 /// Claims, or waits within the call's budget for whoever holds the key. Looks first, then

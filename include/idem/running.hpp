@@ -147,7 +147,7 @@ inline void begin_or_refuse(const Call& call, const Admission& admission, LiveCl
     if (!draining && (claim.terms().unprotected || claim.held())) return;
     const char* const why = draining ? "draining" : "too late";
     roll_back(call, claim, nullptr, {FailureClass::retryable, why, {}}, false);
-    throw UnavailableError(draining ? "this guard is draining and takes no new work"
+    throw UnavailableError(draining ? Admission::draining_text
                                     : "the lease ended before the handler could begin");
 }
 
@@ -193,15 +193,9 @@ template <class V>
 
 /// Gives a claim back as if it had never been: its handler has not begun.
 inline void give_back(const Call& call, const Claimed& claimed) noexcept {
-    FinishRequest request;
-    request.key = call.key;
-    request.owner = claimed.owner;
-    request.fence = claimed.reply.fence;
-    request.kind = FinishKind::release;
+    FinishRequest request =
+        finish_request(call, claimed.owner, claimed.reply.fence, FinishKind::release);
     request.counted = false;
-    request.lease = call.lease;
-    request.retention = call.retention;
-    request.held_retention = call.guard.options().held_retention;
     (void)send(call.guard, request);
 }
 
@@ -226,13 +220,12 @@ inline void tell_takeover(const Call& call, const ClaimReply& acquired) noexcept
         call.tell(EventKind::takeover, {.fence = acquired.fence, .attempt = acquired.attempt});
 }
 
-/// Runs the handler under a claim that is entered, and settles what comes of it.
+/// Runs the handler under a claim that is entered and `RunningHere`, and settles what comes of it.
 template <class V, class Handler>
 [[nodiscard]] Outcome<V> run_entered(const Call& call, const Admission& admission,
                                      const ClaimReply& acquired, LiveClaim& live,
                                      Execution& execution, Handler&& handler) {
     begin_or_refuse(call, admission, live);
-    const RunningHere here(call.key, acquired);
     if (acquired.verify) {
         if (auto verified = verify<V>(call, admission, live, execution))
             return *std::move(verified);
@@ -259,6 +252,7 @@ template <class V, class Handler>
     hold(call, claimed, [&] { live.emplace(call.guard, terms_of(call, claimed)); });
     Execution execution(*live, claimed.reply.attempt, claimed.reply.takeover,
                         std::move(claimed.reply.checkpoint), std::move(claimed.reply.resource));
+    const RunningHere here(call.key, claimed.reply);
     return run_entered<V>(call, admission, claimed.reply, *live, execution,
                           std::forward<Handler>(handler));
 }

@@ -165,17 +165,22 @@ struct Settled {
     ResultKind result = ResultKind::none;
 };
 
-[[nodiscard]] inline FinishRequest finish_request(const Call& call, const LiveClaim& claim,
+/// Fence 0 names a claim of which only the owner is known.
+[[nodiscard]] inline FinishRequest finish_request(const Call& call, const Owner& owner, Fence fence,
                                                   FinishKind kind) {
     FinishRequest request;
     request.key = call.key;
-    request.owner = claim.terms().owner;
-    request.fence = claim.terms().fence;
+    request.owner = owner;
+    request.fence = fence;
     request.kind = kind;
     request.lease = call.lease;
     request.retention = call.retention;
     request.held_retention = call.guard.options().held_retention;
     return request;
+}
+[[nodiscard]] inline FinishRequest finish_request(const Call& call, const LiveClaim& claim,
+                                                  FinishKind kind) {
+    return finish_request(call, claim.terms().owner, claim.terms().fence, kind);
 }
 
 [[nodiscard]] inline FinishReply send(GuardState& guard, const FinishRequest& request) noexcept {

@@ -269,7 +269,7 @@ const std::vector<Banned>& banned() {
         made.push_back({std::regex("\\b(TOD[O]|FIXM[E]|XX[X]|HAC[K])\\b"), code, "left open"});
         made.push_back({std::regex("(^|[^.[:alnum:]_}])/(hom[e]|roo[t]|wor[k]|far[m]|User[s])/"),
                         all, "a path of one machine"});
-        made.push_back({std::regex("sleep_for\\s*\\(.*(\\bseconds\\b|[0-9]s\\s*\\)|minute|hour)"),
+        made.push_back({std::regex("sleep_for\\s*\\(.*(\\bseconds\\b|[0-9](s|min|h)\\s*\\)|minute|hour)"),
                         tests, "sleeps for time; move a clock by hand"});
         made.push_back({std::regex("sleep_for\\s*\\(.*([5-9][0-9]{2}|[0-9]{4,})m?s?\\b"), tests,
                         "sleeps for half a second or more; move a clock by hand"});

@@ -2,12 +2,13 @@
 #define IDEM_TESTS_ODR_EXERCISE_HPP
 
 #include <chrono>
-#include <thread>
 #include <utility>
 #include <variant>
 
 #include <idem/idem.hpp>
 #include <idem/testing/model_store.hpp>
+
+#include "support/eventually.hpp"
 
 // One use of the library that reaches its inline state: random bytes, a guard, its heartbeat, a
 // fingerprint. `static`, so that each program and shared object runs its own copy and not the
@@ -25,8 +26,7 @@
     auto& claim = std::get<idem::Claim<int>>(answer);
     const auto lease_end = [&] { return guard.find(claim.key())->header.lease_end; };
     const auto first = lease_end();
-    while (claim.held() && lease_end() == first)
-        std::this_thread::sleep_for(std::chrono::milliseconds{1});
+    if (!idem_test::eventually([&] { return !claim.held() || lease_end() != first; })) return false;
     return std::move(claim).complete(1).value() == 1;
 }
 

@@ -10,13 +10,13 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include <idem/guard.hpp>
 #include <idem/testing/manual_clock.hpp>
 
+#include "support/eventually.hpp"
 #include "support/spy_store.hpp"
 
 namespace idem_test::inline features {
@@ -46,17 +46,6 @@ private:
     std::condition_variable changed_{};
     bool open_ = false;
 };
-
-/// Whether something comes true at all. No test depends on how soon.
-template <class Predicate>
-[[nodiscard]] bool eventually(Predicate&& predicate) {
-    const auto end = idem::LocalClock::now() + std::chrono::minutes{2};
-    while (!predicate()) {
-        if (idem::LocalClock::now() > end) return false;
-        std::this_thread::sleep_for(std::chrono::milliseconds{1});
-    }
-    return true;
-}
 
 /// What guards told. A handle; any thread.
 class EventLog {

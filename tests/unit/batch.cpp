@@ -7,7 +7,6 @@
 #include <span>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <pthread.h>
@@ -313,9 +312,7 @@ TEST_CASE("the lease of an item is renewed while it waits for its turn", "[batch
     bool waits_held = false;
     const auto outcomes =
         guard.run_batch(calls({"a", "b"}), [&](Execution& execution, std::size_t i) {
-            const auto end = idem::LocalClock::now() + 10 * lease;
-            while (i == 0 && renewed->load() < 2 && idem::LocalClock::now() < end)
-                std::this_thread::sleep_for(5ms);
+            if (i == 0) (void)eventually([&] { return renewed->load() >= 2; });
             if (i == 1) waits_held = execution.held();
             return 1;
         });
@@ -330,7 +327,7 @@ TEST_CASE("an item whose claim was lost before its turn is not begun", "[batch]"
     std::vector<std::size_t> ran;
     const auto outcomes = guard.run_batch(calls({"a", "b"}), [&](Execution&, std::size_t i) {
         ran.push_back(i);
-        if (i == 0) std::this_thread::sleep_for(40ms);
+        if (i == 0) outlast(30ms);
         return 1;
     });
     CHECK(ran == std::vector<std::size_t>{0});

@@ -22,6 +22,7 @@
 #include <idem/token.hpp>
 
 #include "support/catch.hpp"
+#include "support/eventually.hpp"
 #include "support/field.hpp"
 
 namespace {
@@ -36,6 +37,7 @@ using idem::OutcomeKind;
 using idem::RunOptions;
 using idem::UsageError;
 using idem_test::Bench;
+using idem_test::eventually;
 using idem_test::held_retention;
 using idem_test::Holder;
 using idem_test::key;
@@ -439,7 +441,7 @@ bool lease_ends_here_first(Duration jump) {
     auto one = b.guard({.lease = 100ms, .heartbeat = false});
     auto two = b.guard({.lease = 100ms, .heartbeat = false});
     const auto outcome = one.run(key("R40"), {}, [&](Execution& execution) {
-        while (execution.held()) std::this_thread::sleep_for(5ms);
+        CHECK(eventually([&] { return !execution.held(); }));
         const auto other = two.run(key("R40"), {}, [] { return 2; });
         CHECK(other.kind() == OutcomeKind::in_progress);
         CHECK(other.retry_after() == 100ms);

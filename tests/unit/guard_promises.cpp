@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "support/catch.hpp"
+#include "support/eventually.hpp"
 #include "support/field.hpp"
 
 namespace {
@@ -28,17 +29,6 @@ using idem::Execution;
 using idem::Fingerprint;
 using idem::OutcomeKind;
 using idem::State;
-
-/// Whether something comes true, and not whether it does so soon.
-template <class Predicate>
-[[nodiscard]] bool eventually(Predicate&& predicate) {
-    const auto end = idem::LocalClock::now() + 15s;
-    while (!predicate()) {
-        if (idem::LocalClock::now() > end) return false;
-        std::this_thread::sleep_for(1ms);
-    }
-    return true;
-}
 
 State state_of(Bench& b, const idem::Key& k) {
     const auto found = b.find(k);
@@ -241,7 +231,7 @@ TEST_CASE("guard 6: a waiter looks once more before it gives up or sleeps") {
     b.store.after_claim([&](const idem::ClaimRequest&, const idem::ClaimReply&) {
         if (done.exchange(true)) return;
         holder.complete(text);
-        std::this_thread::sleep_for(20ms);
+        outlast(10ms);
     });
     const auto outcome = guard.run(key("6"), {}, {.wait = 10ms}, [] { return text; });
     CHECK(outcome.replayed());
@@ -293,7 +283,7 @@ TEST_CASE("guard 8: held ends with the lease by the local clock, and stays so") 
     auto guard = b.guard({.lease = 20ms, .heartbeat = false});
     (void)guard.run(key("8"), {}, [&](Execution& execution) {
         const auto stop = execution.stop_token();
-        std::this_thread::sleep_for(30ms);
+        outlast(20ms);
         CHECK_FALSE(execution.held());
         CHECK(stop.stop_requested());
         return 1;
@@ -303,9 +293,7 @@ TEST_CASE("guard 8: held ends with the lease by the local clock, and stays so") 
 TEST_CASE("guard 8: the local deadline counts from before the request left") {
     Bench b;
     auto guard = b.guard({.lease = 50ms, .heartbeat = false});
-    b.store.after_claim([](const idem::ClaimRequest&, const idem::ClaimReply&) {
-        std::this_thread::sleep_for(60ms);
-    });
+    b.store.after_claim([](const idem::ClaimRequest&, const idem::ClaimReply&) { outlast(50ms); });
     int runs = 0;
     CHECK_THROWS_AS(guard.run(key("8"), {}, [&] { return ++runs; }), idem::UnavailableError);
     CHECK(runs == 0);
@@ -317,19 +305,18 @@ TEST_CASE("guard 8: a renewal answered after the lease ended does not bring it b
     Bench b;
     auto guard = b.guard({.lease = 100ms});
     b.store.on_renew([](const idem::RenewRequest&) {
-        std::this_thread::sleep_for(150ms);
+        outlast(100ms);
         return Wire::good;
     });
     (void)guard.run(key("8"), {}, [&](Execution& execution) {
         const auto stop = execution.stop_token();
         CHECK(eventually([&] { return b.store.renewals() >= 1; }));
         CHECK(stop.stop_requested());
-        bool held = false;  // the answer is taken in a moment later
-        for (int i = 0; i < 30 && !held; ++i) {
-            std::this_thread::sleep_for(1ms);
-            held = execution.held();
-        }
-        CHECK_FALSE(held);
+        // The answer has been taken in when the next renewal leaves.
+        const auto next = guard.claim<int>(key("8.next"), {});
+        const auto seen = b.store.renewals();
+        CHECK(eventually([&] { return b.store.renewals() > seen; }));
+        CHECK_FALSE(execution.held());
         return 1;
     });
 }
@@ -338,9 +325,8 @@ TEST_CASE("guard 8: one renewal that failed is tried again before the lease is o
     Bench b;
     auto guard = b.guard({.lease = 1500ms});
     std::atomic<int> renewals{0};
-    b.store.on_renew([&](const idem::RenewRequest&) {
-        return renewals++ == 0 ? Wire::refused : Wire::good;
-    });
+    b.store.on_renew(
+        [&](const idem::RenewRequest&) { return renewals++ == 0 ? Wire::refused : Wire::good; });
     (void)guard.run(key("8"), {}, [&](Execution& execution) {
         CHECK(eventually([&] { return b.store.renewals() >= 3 || !execution.held(); }));
         CHECK(execution.held());
@@ -486,8 +472,7 @@ TEST_CASE("guard 15: equal repeats inside a batch get the first one's answer") {
                                                 {key("b"), Fingerprint::of("P")},
                                                 {key("a"), Fingerprint::of("Q")}};
     int runs = 0;
-    const auto answers =
-        guard.run_batch(calls, [&](Execution&, std::size_t) { return ++runs; });
+    const auto answers = guard.run_batch(calls, [&](Execution&, std::size_t) { return ++runs; });
     REQUIRE(answers.size() == 4);
     CHECK(runs == 2);
     CHECK(answers[0].get().executed());

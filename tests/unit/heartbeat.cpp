@@ -164,8 +164,7 @@ TEST_CASE("a renewal that fails is tried again within the lease", "[heartbeat]")
         const auto begin = idem::LocalClock::now();
         auto claim = claimed<int>(guard.claim<int>(key(), {}));
         if (!eventually([&] { return store.renewals() >= 3; })) return false;
-        while (claim.held() && idem::LocalClock::now() < begin + lease)
-            std::this_thread::sleep_for(5ms);
+        (void)eventually([&] { return !claim.held() || idem::LocalClock::now() >= begin + lease; });
         if (!claim.held()) return false;  // starved
         CHECK(log.of(idem::EventKind::store_error).size() == 2);
         CHECK(std::move(claim).complete(1).recorded());
@@ -297,8 +296,10 @@ TEST_CASE("a handler's checkpoint is not undone by an older renewal's answer", "
         auto claim = claimed<int>(guard.claim<int>(key(), {}));
         if (!on_wire->wait()) return false;
         const auto renewal_sent_by = idem::LocalClock::now();
-        while (claim.held() && idem::LocalClock::now() < renewal_sent_by + 2 * lease / 5)
-            std::this_thread::sleep_for(5ms);
+        const auto until = [&](auto instant) {
+            (void)eventually([&] { return !claim.held() || idem::LocalClock::now() >= instant; });
+        };
+        until(renewal_sent_by + 2 * lease / 5);
         try {
             claim.execution().checkpoint("half way");
         } catch (const idem::LeaseLostError&) {  // starved
@@ -306,8 +307,7 @@ TEST_CASE("a handler's checkpoint is not undone by an older renewal's answer", "
             return false;
         }
         const auto noted = idem::LocalClock::now();
-        while (claim.held() && idem::LocalClock::now() < renewal_sent_by + 23 * lease / 25)
-            std::this_thread::sleep_for(5ms);
+        until(renewal_sent_by + 23 * lease / 25);
         const bool was_held = claim.held();
         const auto answered = store.renewals();
         answer->open();

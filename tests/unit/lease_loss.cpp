@@ -251,7 +251,7 @@ TEST_CASE("without a heartbeat held() still tells the truth", "[heartbeat][lost]
     SpyGuard guard = stage.guard({.lease = 20ms, .heartbeat = false});
     auto claim = claimed<int>(guard.claim<int>(key(), {}));
     const auto stop = claim.stop_token();
-    std::this_thread::sleep_for(25ms);
+    outlast(20ms);
     CHECK_FALSE(claim.held());
     CHECK(stop.stop_requested());
     CHECK(stage.log.of(EventKind::lease_lost).size() == 1);
@@ -260,7 +260,7 @@ TEST_CASE("without a heartbeat held() still tells the truth", "[heartbeat][lost]
 TEST_CASE("a lease counts from before its request was sent", "[heartbeat][lost]") {
     Stage stage;
     stage.store.on_claim([](auto) {
-        std::this_thread::sleep_for(30ms);  // on its way
+        outlast(30ms);  // on its way
         return Way::pass;
     });
     SpyGuard guard = stage.guard({.lease = 30ms, .heartbeat = false});
@@ -302,7 +302,7 @@ TEST_CASE("a claim that is lost here is not detached or extended", "[heartbeat][
     Stage stage;
     SpyGuard guard = stage.guard({.lease = 20ms, .heartbeat = false});
     auto claim = claimed<int>(guard.claim<int>(key(), {}));
-    std::this_thread::sleep_for(25ms);
+    outlast(20ms);
     REQUIRE_FALSE(claim.held());
     // The store would still say yes: its clock stands. Local loss is final for the handle.
     const auto before = stage.store.renewals();
@@ -439,8 +439,8 @@ TEST_CASE("a loss callback may end the process", "[heartbeat][lost][fork]") {
               auto claim = claimed<int>(guard.claim<int>(key(), {}));
               claim.execution().on_lost([](LostReason) { std::exit(0); });
               (void)SpyGuard(stage.store).forget(key());
-              std::this_thread::sleep_for(2min);
-              return false;
+              Gate never;
+              return never.wait();
           }) == "");
 }
 

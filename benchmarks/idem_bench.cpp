@@ -8,6 +8,8 @@
 //   first        new keys: claim, handler, complete; the store grows from nothing
 //   memory       bytes per finished record
 //   scale        first, replay and bytes from 10^4 keys to --scale-max
+//   postgres     duplicates, first executions and batches on a server (--postgres CONNINFO)
+//   postgres_purge  claims while a million rows are purged there
 //
 // `guard` is IdempotencyGuard::run with a fingerprint of the 64-byte request, `store` the claims
 // and finishes by themselves, `map` 64 × (unordered_map + mutex) that checks nothing.
@@ -30,6 +32,7 @@
 
 #include "baseline.hpp"
 #include "harness.hpp"
+#include "postgres_bench.hpp"
 
 namespace {
 
@@ -46,6 +49,7 @@ struct Settings {
     std::vector<int> threads{1, 2, 4};
     bool cpu_time = false;  ///< Of what runs in one thread; see the harness.
     std::string json{};
+    PostgresSettings postgres{};
 };
 
 constexpr std::size_t result_size = 100;
@@ -417,7 +421,8 @@ void scale(Settings settings, Report& report) {
 constexpr const char* usage =
     "idem_bench [--workloads a,b,...] [--keys N] [--keys-cached N] [--operations N] [--rounds N]\n"
     "           [--threads 1,2,4] [--scale-max N] [--clock wall|cpu] [--json FILE]\n"
-    "workloads: fingerprint replay contended mismatch first memory scale\n";
+    "           [--postgres CONNINFO] [--postgres-operations N] [--postgres-purged N]\n"
+    "workloads: fingerprint replay contended mismatch first memory scale postgres postgres_purge\n";
 
 std::vector<std::string> split(const std::string& text) {
     std::vector<std::string> out;
@@ -451,6 +456,12 @@ std::optional<Settings> read(const std::vector<std::string>& arguments) {
             out.cpu_time = value == "cpu";
         } else if (name == "--json") {
             out.json = value;
+        } else if (name == "--postgres") {
+            out.postgres.conninfo = value;
+        } else if (name == "--postgres-operations") {
+            out.postgres.operations = number();
+        } else if (name == "--postgres-purged") {
+            out.postgres.purged = number();
         } else if (name == "--threads") {
             out.threads.clear();
             for (const auto& part : split(value))
@@ -460,6 +471,7 @@ std::optional<Settings> read(const std::vector<std::string>& arguments) {
         }
     }
     if (arguments.size() % 2 != 0) return std::nullopt;
+    out.postgres.rounds = out.rounds;
     return out;
 }
 
@@ -481,6 +493,15 @@ int main(int argc, char** argv) {
     if (asked("first")) first(*settings, report);
     if (asked("memory")) memory(settings->keys, report);
     if (asked("scale")) scale(*settings, report);
+    for (const char* workload : {"postgres", "postgres_purge"}) {
+        if (!asked(workload)) continue;
+#ifdef IDEM_BENCH_POSTGRES
+        bench::postgres(settings->postgres, workload == std::string("postgres_purge"), report);
+#else
+        std::cerr << "idem_bench: built without PostgreSQL\n";
+        return 2;
+#endif
+    }
     if (!settings->json.empty() && !report.write_json(settings->json)) {
         std::cerr << "idem_bench: cannot write " << settings->json << "\n";
         return 1;

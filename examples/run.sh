@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The first real job: examples/run.sh [--store memory] [VIDEO]
+# The first real job: examples/run.sh [--store memory|postgres] [VIDEO]
 #
 # Builds the transcoding service, starts it on a free port and drives it as a bad network would:
 # requests arrive twice, twenty at once, after their client has died, with other content under the
@@ -9,6 +9,8 @@
 #
 # Installs the Debian packages that are missing (as root or with sudo) and writes to build/ only.
 # Without VIDEO it makes a clip. A VIDEO of some ten seconds suits best: it is encoded six times.
+# With --store postgres it starts a server of its own on a free port. Two services then share it, and
+# one of them is killed with SIGKILL in the middle of a job; publish_article runs as well.
 # SANITIZE=thread or SANITIZE=address instruments the service.
 set -euo pipefail
 
@@ -20,6 +22,9 @@ store=memory
 video=''
 failures=0
 service_pid=''
+server_pid=''
+services=0
+log=''
 
 say() { printf '[%3ds] %s\n' "$SECONDS" "$*"; }
 die() { printf 'examples/run.sh: %s\n' "$*" >&2 && exit 2; }
@@ -32,6 +37,9 @@ have_everything() {
         command -v "$program" >/dev/null || return 1
     done
     pkg-config --exists libcrypto cpp-httplib
+    if [[ $store == postgres ]]; then
+        pkg-config --exists libpq && compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null
+    fi
 }
 
 install_packages() {
@@ -40,25 +48,29 @@ install_packages() {
     fi
     command -v apt-get >/dev/null || die "needs g++, cmake, ninja, pkg-config, OpenSSL's headers," \
         "cpp-httplib, ffmpeg and curl"
-    local as_root=() quiet=(-q -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
+    local more=() as_root=() quiet=(-q -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
     if [[ $EUID -ne 0 ]]; then
         command -v sudo >/dev/null || die "neither root nor sudo, and packages are missing"
         as_root=(sudo)
     fi
+    if [[ $store == postgres ]]; then more=(libpq-dev postgresql); fi
     say "installing packages"
     local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get "${quiet[@]}")
     "${apt[@]}" update
     "${apt[@]}" install -y --no-install-recommends g++ cmake ninja-build pkg-config libssl-dev \
-        libcpp-httplib-dev ffmpeg curl </dev/null
+        libcpp-httplib-dev ffmpeg curl "${more[@]}" </dev/null
     have_everything || die "packages are installed, and something is still missing"
 }
 
 build_service() {
     say "building the service in ${build#"$root"/}"
+    local targets=(transcode_service) postgres=AUTO
+    if [[ $store == postgres ]]; then targets+=(publish_article) postgres=ON; fi
     cmake -S "$root" -B "$build" -G Ninja -DIDEM_BUILD_TESTS=OFF -DIDEM_SANITIZE="$sanitize" \
+        -DIDEM_WITH_POSTGRES="$postgres" \
         -DCMAKE_BUILD_TYPE=Checked -DCMAKE_CXX_FLAGS_CHECKED='-O1 -g1' >"$build.log" ||
         { cat "$build.log" && die "cannot configure"; }
-    cmake --build "$build" --target transcode_service -j "$(nproc)"
+    cmake --build "$build" --target "${targets[@]}" -j "$(nproc)"
 }
 
 probe() { ffprobe -v error -of csv=p=0 "$@"; }
@@ -78,23 +90,41 @@ make_clip() {
 
 # --- the service ----------------------------------------------------------------------------------
 
+is_open() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+start_server() {
+    if [[ $store != postgres ]]; then
+        return
+    fi
+    local port=$((20000 + RANDOM % 20000))
+    while is_open "$port"; do port=$((port + 1)); done
+    "$root/tests/support/postgres_server.sh" postgres "$run/postgres" "$port" \
+        >"$run/postgres.log" 2>&1 &
+    server_pid=$!
+    await "PostgreSQL" is_open "$port"
+    store_url=postgres://postgres@127.0.0.1:$port/postgres
+    lease=15  # a request may take 5 s, and three of them must fit
+    say "  PostgreSQL listens on port $port"
+}
+
 start_service() {
     local start=()
+    log=$run/service.$((++services)).log
     # ThreadSanitizer of g++ 12 cannot start where the kernel spreads addresses widely.
     if [[ $sanitize == thread ]]; then start=(setarch "$(uname -m)" -R); fi
     TSAN_OPTIONS=halt_on_error=1 "${start[@]}" "$build/examples/transcode_service" --port 0 \
-        --store "$store://" --data "$run/data" --lease 6 >"$run/service.log" 2>&1 &
+        --store "$store_url" --data "$run/data" --lease "$lease" >"$log" 2>&1 &
     service_pid=$!
-    await "the service" grep -qs '^listening on ' "$run/service.log"
-    url=$(sed -n 's/^listening on //p' "$run/service.log")
+    await "the service" grep -qs '^listening on ' "$log"
+    url=$(sed -n 's/^listening on //p' "$log")
     request health GET /healthz
     check "the service listens on $url and is well" test "$(status_of health)" = 200
 }
 
 stop_if_running() {
-    if [[ -n $service_pid ]] && kill -0 "$service_pid" 2>/dev/null; then
-        kill -KILL "$service_pid"
-    fi
+    local pid
+    for pid in $service_pid $server_pid; do
+        if kill -0 "$pid" 2>/dev/null; then kill -QUIT "$pid" || true; fi
+    done
 }
 
 # Until the command succeeds; with dots, so that one sees what is waited for.
@@ -103,7 +133,7 @@ await() {
     shift
     until "$@"; do
         if [[ -n $service_pid ]] && ! kill -0 "$service_pid" 2>/dev/null; then
-            cat "$run/service.log" >&2
+            cat "$log" >&2
             die "the service has ended by itself"
         fi
         waited=$((waited + 1))
@@ -405,6 +435,37 @@ repeat_callback() {
     end "callback, repeated" 3
 }
 
+# The service that runs a job is killed; another one on the same store takes the job over when its
+# lease has ended. What the dead one had counted is gone with it: no row of the table.
+is_final() {
+    submit "$1" killed "$(options "$clip" slow)"
+    [[ $(status_of "$1") == 201 ]]
+}
+kill_one_of_two() {
+    say "SIGKILL: the service dies in the middle of a job, and a second one takes it over"
+    local job
+    submit killed.1 killed "$(options "$clip" slow)"
+    expect 202 killed.1
+    job=$(job_of killed.1)
+    killed=$job
+    accepted+=("$job")
+    await "ffmpeg" was_noted started "$job"
+    local first=$service_pid
+    start_service
+    kill -KILL "$first"
+    wait "$first" 2>/dev/null || true
+    at_once 5 killed.early POST /jobs -H 'Idempotency-Key: "killed"' \
+        --data "$(options "$clip" slow)"
+    check "the job is not run a second time while its lease lasts" \
+        test "$(answered 202 killed.early) $(grep -c "^started $job" "$run/data/ffmpeg.log")" = "5 1"
+    await "its lease to end and the job to be done again" is_final killed.2
+    at_once 5 killed.after POST /jobs -H 'Idempotency-Key: "killed"' \
+        --data "$(options "$clip" slow)"
+    check "every client has the one answer" test "$(answered 201 killed.after)" = 5
+    check "a second attempt finished it" \
+        test "$(grep -c "^started $job" "$run/data/ffmpeg.log")" = 2
+}
+
 # The last job runs while the service is told to end.
 terminate() {
     begin transcode.submit "SIGTERM: while a job runs, and then one more submit"
@@ -414,15 +475,15 @@ terminate() {
     accepted+=("$job")
     await "ffmpeg" was_noted started "$job"
     kill -TERM "$service_pid"
-    await "the drain to begin" grep -q '^draining' "$run/service.log"
+    await "the drain to begin" grep -q '^draining' "$log"
     submit last.2 refused "$(options "$clip")"
     request health GET /healthz
     wait "$service_pid" || status=$?
     service_pid=''
     expect 503 last.2 health
-    check "the service drained and ended well" grep -q '^drained$' "$run/service.log"
+    check "the service drained and ended well" grep -q '^drained$' "$log"
     check "its exit status is 0" test "$status" = 0
-    counts_since "$run/service.log"  # where it has written its last counts
+    counts_since "$log"  # where it has written its last counts
     counts[3]=$(answered 503 last)   # refused before anything was decided
     add_row "submit, before and after SIGTERM" 2
 }
@@ -475,7 +536,8 @@ check_outputs() {
     check "there are $count output files" \
         test "$(find "$run/data/outputs" -type f | wc -l)" = "$count"
     check "ffprobe accepts all $count: codecs, size, length" test "$good" = "$count"
-    check "nothing temporary was left" test -z "$(find "$run/data/tmp" "$run/data/spool" -type f)"
+    check "nothing temporary was left" test -z \
+        "$(find "$run/data/tmp" "$run/data/spool" -type f ! -name "$killed.*")"
 }
 
 # --- all of it ------------------------------------------------------------------------------------
@@ -488,9 +550,10 @@ while (($# > 0)); do
         *) video=$(realpath "$1") && shift ;;
     esac
 done
+store_url=$store:// lease=6 killed=none
 case $store in
-    memory) ;;
-    redis | postgres | redis+postgres) die "the store '$store' is not built in" ;;
+    memory | postgres) ;;
+    redis | redis+postgres) die "the store '$store' is not built in" ;;
     *) die "unknown store '$store'; one of memory, redis, postgres, redis+postgres" ;;
 esac
 [[ -z $video || -f $video ]] || die "there is no file $video"
@@ -502,6 +565,7 @@ make_clip
 rm -rf "$run"
 mkdir -p "$run/answers"
 trap stop_if_running EXIT
+start_server
 start_service
 
 accepted=()
@@ -515,7 +579,12 @@ refuse_for_good
 lose_client
 cancel_job
 repeat_callback
+if [[ $store == postgres ]]; then kill_one_of_two; fi
 terminate
+if [[ $store == postgres ]]; then
+    say "publish_article: row, record and URL in one transaction"
+    check "publish_article" "$build/examples/publish_article" "$store_url"
+fi
 
 say "the proof"
 check_outputs

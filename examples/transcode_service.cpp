@@ -23,13 +23,13 @@
 
 #include <httplib.h>
 
-#include <idem/any_store.hpp>
 #include <idem/http.hpp>
 
 #include "transcode/callbacks.hpp"
 #include "transcode/files.hpp"
 #include "transcode/requests.hpp"
 #include "transcode/service.hpp"
+#include "transcode/stores.hpp"
 #include "transcode/workers.hpp"
 
 namespace {
@@ -201,7 +201,7 @@ private:
 
 int run(const Settings& settings) {
     const sigset_t ending = block_signals();
-    idem::AnyStore store = idem::open_store(settings.store);
+    idem::AnyStore store = transcode::open_store(settings.store);
     const transcode::Files files(settings.data);
 
     httplib::Server server;

@@ -58,6 +58,10 @@ public:
 
     /// How long one request may take in the worst case; zero where the store does not say.
     [[nodiscard]] Duration time_allowed() const { return held_->time_allowed(); }
+    /// Null where the store has no notices to give.
+    [[nodiscard]] std::shared_ptr<void> watch(const KeyView& key, std::function<void()> notice) {
+        return held_->watch(key, std::move(notice));
+    }
 
 private:
     struct Held {
@@ -73,6 +77,8 @@ private:
         [[nodiscard]] virtual ListPage list(const ListQuery&) = 0;
         [[nodiscard]] virtual PurgeReply purge(std::size_t) = 0;
         [[nodiscard]] virtual Duration time_allowed() const = 0;
+        [[nodiscard]] virtual std::shared_ptr<void> watch(const KeyView&,
+                                                          std::function<void()>) = 0;
     };
 
     template <store Store>
@@ -110,6 +116,9 @@ private:
             } else {
                 return Duration::zero();
             }
+        }
+        std::shared_ptr<void> watch(const KeyView& key, std::function<void()> notice) override {
+            return watch_with(store, key, std::move(notice));
         }
         Store store;
     };

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <span>
 #include <stop_token>
@@ -189,15 +190,26 @@ inline void look(const Call& call, Claimed& claimed) {
     meet_trouble(call, claimed);
 }
 
+/// Subscribes to what other processes settle. Null: nobody will tell.
+[[nodiscard]] inline std::shared_ptr<void> watch(const Call& call) noexcept {
+    try {
+        return call.guard.watch(call.key, [hub = &Heartbeat::instance().hub(),
+                                           at = wait_hash(call.key)] { hub->notify(at); });
+    } catch (...) {  // a store of the user's own, or no memory: it is polled
+        return nullptr;
+    }
+}
+
 /// Claims, or waits within the call's budget for whoever holds the key. Looks first, then
 /// subscribes, looks again, and sleeps only then: a notice between cannot be missed for longer
-/// than a poll. Holds nothing while it sleeps.
+/// than a poll, which comes rarely where other processes tell too. Holds no connection meanwhile.
 [[nodiscard]] inline Claimed claim_or_wait(const Call& call, const std::stop_token& stop) {
     constexpr int stale_max = 3;
-    constexpr Duration pause_max = std::chrono::milliseconds{200};
     Claimed claimed{.owner = new_owner(), .sent = call.begin};
     std::optional<WaitHub::Waiter> waiter;
+    std::shared_ptr<void> watched;
     Duration pause = std::chrono::milliseconds{2};
+    Duration pause_max = std::chrono::milliseconds{200};
     for (int stale = 0;; claimed.reply = ClaimReply{}, claimed.sent = LocalClock::now()) {
         look(call, claimed);
         if (claimed.unprotected) return claimed;
@@ -212,6 +224,11 @@ inline void look(const Call& call, Claimed& claimed) {
             return claimed;
         if (!waiter) {
             waiter.emplace(Heartbeat::instance().hub(), wait_hash(call.key));
+            watched = watch(call);
+            if (watched) {
+                pause = std::chrono::milliseconds{50};
+                pause_max = std::chrono::seconds{1};
+            }
             continue;
         }
         const auto left = call.begin + call.wait - LocalClock::now();

@@ -235,6 +235,7 @@ public:
         auto& traffic = state_->traffic();
         auto& heartbeat = detail::Heartbeat::instance();
         traffic.draining.store(true);
+        heartbeat.hub().notify_all();  // who waits for a running call is not kept waiting
         const auto end = LocalClock::now() + std::min(deadline, duration_max);
         DrainReport report;
         for (Duration pause = std::chrono::milliseconds{1};; pause *= 2) {

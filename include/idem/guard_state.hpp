@@ -105,6 +105,9 @@ public:
                         std::span<FinishReply> replies) = 0;
     virtual void renew(std::span<const RenewRequest> requests, std::span<RenewReply> replies) = 0;
     [[nodiscard]] virtual FindReply find(const KeyView& key) = 0;
+    /// Null where the store cannot tell of what other processes settle.
+    [[nodiscard]] virtual std::shared_ptr<void> watch(const KeyView& key,
+                                                      std::function<void()> notice) = 0;
 
     [[nodiscard]] const GuardOptions& options() const noexcept { return options_; }
     [[nodiscard]] Component component() const noexcept { return component_; }
@@ -175,6 +178,10 @@ public:
         store_.renew(requests, replies);
     }
     [[nodiscard]] FindReply find(const KeyView& key) override { return find_one(store_, key); }
+    [[nodiscard]] std::shared_ptr<void> watch(const KeyView& key,
+                                              std::function<void()> notice) override {
+        return watch_with(store_, key, std::move(notice));
+    }
     [[nodiscard]] Store& store() noexcept { return store_; }
 
 private:

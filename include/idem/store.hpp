@@ -3,7 +3,10 @@
 
 #include <concepts>
 #include <cstddef>
+#include <functional>
+#include <memory>
 #include <span>
+#include <utility>
 
 #include <idem/operation.hpp>
 
@@ -36,6 +39,16 @@ namespace idem::inline v0_1 {
 /// 10. Garbage or a newer format under a key is `schema` trouble; it is never overwritten.
 /// 11. list: pages by cursor; a key that is not touched meanwhile appears once (in Redis at least
 ///     once). purge: at most `limit` removals, safe from many processes at once.
+///
+/// A store may have two members more; where it has not, the guard does without:
+///
+///     Duration time_allowed() const;  // how long one request may take in the worst case
+///
+///     // Asks to be told when the key is settled by any process, from before this returns until
+///     // the handle goes. `notice` is called from a thread of the store, any number of times,
+///     // needlessly too, never after the handle is gone; it must not call the store. Null where
+///     // no notices can come: the caller polls. Never throws, takes no longer than one request.
+///     std::shared_ptr<void> watch(const KeyView& key, std::function<void()> notice);
 template <class S>
 concept store = std::copy_constructible<S> &&
     requires(S& s, std::span<const ClaimRequest> claims, std::span<ClaimReply> claimed,
@@ -58,6 +71,21 @@ concept store = std::copy_constructible<S> &&
     { s.list(query) } -> std::same_as<ListPage>;
     { s.purge(limit) } -> std::same_as<PurgeReply>;
 };
+
+/// `Store::watch` where there is one; else null, as where no notices can come.
+template <class Store>
+[[nodiscard]] std::shared_ptr<void> watch_with(Store& s, const KeyView& key,
+                                               std::function<void()> notice) {
+    if constexpr (requires {
+                      {
+                          s.watch(key, std::move(notice))
+                          } -> std::convertible_to<std::shared_ptr<void>>;
+                  }) {
+        return s.watch(key, std::move(notice));
+    } else {
+        return nullptr;
+    }
+}
 
 /// A batch of one, for callers that have a single key. Trouble is in the reply as in any batch.
 template <store Store>

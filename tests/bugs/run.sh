@@ -2,7 +2,7 @@
 # Does a test notice? Puts plausible faults back into the library, one at a time, and expects the
 # tests to fail: tests/bugs/run.sh [--sample [N]] [--seed S] [--family F] [--list] [NAME...]
 #
-# A fault is a file words/NAME.txt, protocol/NAME.txt, memory/NAME.txt or guard/NAME.txt:
+# A fault is a file FAMILY/NAME.txt, of the families below:
 #
 #   broken: what is wrong, in one line
 #   promise: what it breaks
@@ -31,6 +31,8 @@ simulation=simulation/protocol.cpp
 # One operation less: seconds for each fault instead of minutes.
 export IDEM_SIMULATION_BOUND=${IDEM_SIMULATION_BOUND:--1}
 families=(words protocol memory guard)
+if [[ -f /usr/include/hiredis/hiredis.h ]]; then families+=(redis); fi
+if command -v pg_config >/dev/null; then families+=(postgres); fi
 
 die() { printf 'tests/bugs/run.sh: %s\n' "$*" >&2 && exit 2; }
 
@@ -94,10 +96,15 @@ fi
 # the program is better optimised: the simulation goes through millions of states.
 build() {
     local options=("${flags[@]}")
+    local linked=("${libraries[@]}")
     if [[ $1 == "$simulation" ]]; then options+=(-O2); fi
+    if [[ $1 == integration/postgres_* ]]; then
+        options+=(-I"$(pg_config --includedir)") && linked+=(-lpq)
+    fi
+    if [[ $1 == integration/redis_* ]]; then linked+=(-lhiredis); fi
     "$compiler" "${options[@]}" -I"$out/common" -include prefix.hpp -I"$2" -I"$root/tests" \
         -c "$root/tests/$1" -o "$3.o" &&
-        "$compiler" -pthread "$3.o" "$out/common/main.o" "${libraries[@]}" -o "$3" &&
+        "$compiler" -pthread "$3.o" "$out/common/main.o" "${linked[@]}" -o "$3" &&
         rm -f "$3.o"
 }
 
@@ -121,11 +128,13 @@ build_common() {
     printf '%s' "$stamp" >"$out/common/stamp"
 }
 
-# Runs the program $1 into the log $2, with more arguments if any. Bounded: a fault may loop.
+# Runs the program $1 into the log $2, with more arguments if any. Bounded: a fault may loop. A
+# server that it starts has its folder below the current one.
 run() {
     local program=$1 log=$2
     shift 2
-    (ulimit -v 12000000 -c 0 -t 120 && exec timeout -k 5 300 "$program" --abort "$@") >"$log" 2>&1
+    (cd "$out" && ulimit -v 12000000 -c 0 -t 120 &&
+        exec timeout -k 5 300 "$program" --abort "$@") >"$log" 2>&1
 }
 
 clean_of() {

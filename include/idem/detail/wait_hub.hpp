@@ -31,6 +31,10 @@ public:
 
     private:
         friend class WaitHub;
+        void notice() {
+            noticed_ = true;
+            wake_.notify_all();
+        }
 
         std::condition_variable_any wake_{};
         bool noticed_ = false;
@@ -40,6 +44,7 @@ public:
 
     /// Cheap where nobody waits: one load.
     void notify(std::size_t key_hash);
+    void notify_all();
 
 private:
     struct alignas(64) Stripe {
@@ -78,9 +83,14 @@ inline void WaitHub::notify(std::size_t key_hash) {
     if (at.count.load() == 0) return;
     std::scoped_lock const lock(at.mutex);
     for (Waiter* waiter : at.waiters) {
-        if (waiter->hash_ != key_hash) continue;
-        waiter->noticed_ = true;
-        waiter->wake_.notify_all();
+        if (waiter->hash_ == key_hash) waiter->notice();
+    }
+}
+
+inline void WaitHub::notify_all() {
+    for (Stripe& at : stripes_) {
+        std::scoped_lock const lock(at.mutex);
+        for (Waiter* waiter : at.waiters) waiter->notice();
     }
 }
 

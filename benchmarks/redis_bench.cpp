@@ -1,0 +1,260 @@
+// Measures the Redis store against bare hiredis on a server of its own, in one process, round by
+// round: idem_bench_redis [--rounds N] [--operations N] [--json FILE]
+//
+//   get      GET of a value of the same size
+//   native   SET NX PX and SET PX, which check nothing
+//   scripts  the same scripts with the same arguments by bare hiredis, a connection a thread
+//   store    RedisStore::claim and finish
+//   guard    IdempotencyGuard::run with a fingerprint of a request of 64 bytes
+//
+// Workloads: replay of a small result (P6) and of 16 KiB (P7), first execution (P8), bytes of a
+// record (P10).
+
+#include <cstdint>
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <hiredis/hiredis.h>
+
+#include <idem/idem.hpp>
+#include <idem/redis.hpp>
+
+#include "harness.hpp"
+#include "support/redis_requests.hpp"
+
+namespace {
+
+using namespace bench;
+using idem_test::RedisCli;
+using idem_test::RedisServer;
+
+void check(bool right, const char* what) {
+    if (right) return;
+    std::cerr << "idem_bench_redis: " << what << ": the figures would mean nothing\n";
+    std::abort();
+}
+
+/// One blocking connection of bare hiredis.
+class Raw {
+public:
+    explicit Raw(int port) : context_(redisConnect("127.0.0.1", port)) {
+        check(context_ != nullptr && context_->err == 0, "connecting");
+    }
+    Raw(const Raw&) = delete;
+    Raw& operator=(const Raw&) = delete;
+    ~Raw() { redisFree(context_); }
+
+    /// @return the reply's text.
+    std::string operator()(std::initializer_list<std::string_view> words) {
+        std::vector<const char*> at;
+        std::vector<std::size_t> sizes;
+        for (const auto word : words) {
+            at.push_back(word.data());
+            sizes.push_back(word.size());
+        }
+        void* got =
+            redisCommandArgv(context_, static_cast<int>(at.size()), at.data(), sizes.data());
+        auto* reply = static_cast<redisReply*>(got);
+        check(reply != nullptr && reply->type != REDIS_REPLY_ERROR, "a raw command");
+        std::string text(reply->str == nullptr ? "" : reply->str, reply->len);
+        freeReplyObject(reply);
+        return text;
+    }
+
+private:
+    redisContext* context_;
+};
+
+struct Settings {
+    int rounds = 5;
+    std::uint64_t operations = 4'000;
+    std::string json{};
+};
+
+/// Everything on one server; each subject takes keys of its own.
+class Bench {
+public:
+    Bench(const Settings& settings, Report& report)
+        : settings_(settings), report_(report), cli_(server_.url()) {
+        for (std::size_t i = 0; i < most_; ++i)
+            raw_.push_back(std::make_unique<Raw>(server_.port()));
+        for (const auto operation : {idem::redis::Operation::claim, idem::redis::Operation::finish})
+            (void)cli_({"SCRIPT", "LOAD", scripts_[operation].text});
+    }
+
+    void replay(int threads, std::size_t bytes, bool large) {
+        const std::string result(bytes, 'r');
+        const idem::Key key{"bench", "replay-" + std::to_string(bytes)};
+        const auto print = idem::Fingerprint::of_bytes(request_);
+        (void)guard_.run(key, print, [&] { return result; });
+        const std::string name = idem::redis::name_of(prefix_, idem_test::view_of(key));
+        const std::string plain = "plain-" + std::to_string(bytes);
+        (void)cli_({"SET", plain, result, "PX", "3600000"});
+        const auto get = [&](int thread, std::uint64_t from, std::uint64_t to) {
+            for (auto i = from; i < to; ++i)
+                check((*raw_[static_cast<std::size_t>(thread)])({"GET", plain}).size() == bytes,
+                      "GET");
+        };
+        const auto scripts = [&](int thread, std::uint64_t from, std::uint64_t to) {
+            idem::redis::Call call;
+            for (auto i = from; i < to; ++i) {
+                auto request = idem_test::claim_of(key, idem_test::random_owner());
+                request.fingerprint = print;
+                idem::redis::pack(request, call);
+                (void)(*raw_[static_cast<std::size_t>(thread)])(
+                    {"EVALSHA", scripts_[idem::redis::Operation::claim].sha, "1", name,
+                     call.packed});
+            }
+        };
+        const auto store = [&](int, std::uint64_t from, std::uint64_t to) {
+            for (auto i = from; i < to; ++i) {
+                auto request = idem_test::claim_of(key, idem_test::random_owner());
+                request.fingerprint = print;
+                const auto reply = idem::claim_one(store_, request);
+                check(reply.result.size() == bytes, "store");
+            }
+        };
+        const auto guard = [&](int, std::uint64_t from, std::uint64_t to) {
+            for (auto i = from; i < to; ++i)
+                check(guard_.run(key, idem::Fingerprint::of_bytes(request_), [&] { return result; })
+                              .value()
+                              .size() == bytes,
+                      "guard");
+        };
+        std::vector<Subject> subjects = {subject("get", threads, get),
+                                         subject("store", threads, store),
+                                         subject("guard", threads, guard)};
+        if (!large) subjects.push_back(subject("scripts", threads, scripts));
+        const auto rounds = interleave(subjects, settings_.rounds);
+        const std::string setting =
+            std::to_string(bytes) + " B, " + std::to_string(threads) + " threads";
+        report_.figures("replay", setting, rounds);
+        if (large) {
+            report_.target("P7", "GET / guard, " + setting, ratio(rounds, "get", "guard"), true,
+                           0.8);
+            return;
+        }
+        report_.target("P6", "scripts / store, " + setting, ratio(rounds, "scripts", "store"), true,
+                       0.95);
+        report_.target("P6", "GET / guard, " + setting, ratio(rounds, "get", "guard"), true, 0.75);
+    }
+
+    void first(int threads) {
+        const std::string result(100, 'r');
+        const auto native = [&](int thread, std::uint64_t from, std::uint64_t to) {
+            Raw& raw = *raw_[static_cast<std::size_t>(thread)];
+            for (auto i = from; i < to; ++i) {
+                const std::string key = next_key();
+                (void)raw({"SET", key, std::string(100, 'c'), "NX", "PX", "30000"});
+                (void)raw({"SET", key, result, "PX", "3600000"});
+            }
+        };
+        const auto scripts = [&](int thread, std::uint64_t from, std::uint64_t to) {
+            Raw& raw = *raw_[static_cast<std::size_t>(thread)];
+            idem::redis::Call call;
+            for (auto i = from; i < to; ++i) {
+                const idem::Key key{"bench", next_key()};
+                const auto owner = idem_test::random_owner();
+                auto request = idem_test::claim_of(key, owner);
+                request.fingerprint = idem::Fingerprint::of_bytes(request_);
+                idem::redis::pack(request, call);
+                const std::string name = idem::redis::name_of(prefix_, request.key);
+                const std::string claimed =
+                    raw({"EVALSHA", scripts_[idem::redis::Operation::claim].sha, "1", name,
+                         call.packed});
+                const auto record = idem::redis::read_fixed(std::string_view(claimed).substr(8));
+                check(record.has_value(), "a raw claim");
+                idem::redis::pack(idem_test::complete_of(key, owner, record->fence, result), call);
+                (void)raw({"EVALSHA", scripts_[idem::redis::Operation::finish].sha, "1", name,
+                           call.packed, call.bytes[0]});
+            }
+        };
+        const auto guard = [&](int, std::uint64_t from, std::uint64_t to) {
+            for (auto i = from; i < to; ++i)
+                check(guard_
+                          .run(idem::Key{"bench", next_key()},
+                               idem::Fingerprint::of_bytes(request_), [&] { return result; })
+                          .recorded(),
+                      "first");
+        };
+        const auto rounds =
+            interleave({subject("native", threads, native), subject("scripts", threads, scripts),
+                        subject("guard", threads, guard)},
+                       settings_.rounds);
+        const std::string setting = std::to_string(threads) + " threads";
+        report_.figures("first", setting, rounds);
+        report_.target("P8", "scripts / guard, " + setting, ratio(rounds, "scripts", "guard"), true,
+                       0.95);
+        report_.target("P8", "native / guard, " + setting, ratio(rounds, "native", "guard"), true,
+                       0.65);
+    }
+
+    void memory() {
+        const auto used = [&] { return std::stod(cli_.info("memory", "used_memory")); };
+        const double before = used();
+        constexpr int count = 20'000;
+        for (int i = 0; i < count; ++i)
+            (void)guard_.run(idem::Key{"bench", next_key()}, idem::Fingerprint::of_bytes(request_),
+                             [&] { return std::string(100, 'r'); });
+        const double each = (used() - before) / count;
+        report_.figures("memory", "100 B", {{"record", {each}}}, "B");
+        report_.target("P10", "bytes of a record", each, false, 390);
+    }
+
+private:
+    template <class Work>
+    [[nodiscard]] Subject subject(const char* name, int threads, const Work& work) {
+        return {name, [this, threads, work] {
+                    return time_threads(threads, settings_.operations, work);
+                }};
+    }
+    [[nodiscard]] std::string next_key() {
+        const std::string number = std::to_string(next_.fetch_add(1));
+        return std::string(36 - number.size(), '0') + number;
+    }
+    [[nodiscard]] idem::RedisOptions options() const {
+        idem::RedisOptions out;
+        out.url = server_.url();
+        out.prefix = prefix_;
+        out.connections = most_;
+        return out;
+    }
+
+    const Settings& settings_;
+    Report& report_;
+    const std::size_t most_ = 16;
+    const std::string prefix_ = "idem:";
+    const std::string request_ = std::string(64, 'q');
+    RedisServer server_{};
+    RedisCli cli_;
+    const idem::redis::Scripts scripts_{"", true};
+    std::vector<std::unique_ptr<Raw>> raw_{};
+    idem::RedisStore store_{options()};
+    idem::IdempotencyGuard<idem::RedisStore> guard_{store_};
+    std::atomic<std::uint64_t> next_{0};
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    Settings settings;
+    for (int i = 1; i + 1 < argc; i += 2) {
+        const std::string name = argv[i];
+        if (name == "--rounds") settings.rounds = std::atoi(argv[i + 1]);
+        if (name == "--operations") settings.operations = std::strtoull(argv[i + 1], nullptr, 10);
+        if (name == "--json") settings.json = argv[i + 1];
+    }
+    Report report;
+    Bench bench(settings, report);
+    for (const int threads : {1, 16}) {
+        bench.replay(threads, 100, false);
+        bench.replay(threads, 16 * 1024, true);
+        bench.first(threads);
+    }
+    bench.memory();
+    return settings.json.empty() || report.write_json(settings.json) ? 0 : 1;
+}

@@ -1,0 +1,243 @@
+#ifndef IDEM_POSTGRES_ROWS_HPP
+#define IDEM_POSTGRES_ROWS_HPP
+
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <idem/apply.hpp>
+#include <idem/postgres/connection.hpp>
+#include <idem/postgres/sql_table.hpp>
+
+/// Rows of the server as records and replies.
+namespace idem::inline v0_1::postgres {
+
+[[nodiscard]] inline Trouble trouble_of(const Fault& fault) {
+    Trouble out{Trouble::Kind::unavailable, fault.may_have_applied, fault.message};
+    if (fault.cure == Cure::schema) out.kind = Trouble::Kind::schema;
+    if (fault.cure == Cure::usage) out.kind = Trouble::Kind::usage;
+    // It was reached, and knows the other keys still: nothing may run unprotected for that.
+    out.full = fault.is(code::disk_full);
+    if (const auto what = advice(fault.sqlstate); !what.empty())
+        out.message.append("; ").append(what);
+    return out;
+}
+
+/// The columns of one row, one after the other. A field that is NULL, or of another size than its
+/// type has, makes the row `bad`; nothing is read past an end.
+class RowReader {
+public:
+    RowReader(const Result& result, int row, int column) noexcept
+        : result_(result), row_(row), column_(column) {}
+
+    [[nodiscard]] bool bad() const noexcept { return bad_; }
+
+    template <class T, class Stored>
+    void number(T& into, bool optional = false) noexcept {
+        const auto field = next(optional);
+        if (!field) return;
+        const auto value = read_number<Stored>(*field);
+        if (!value || (std::is_unsigned_v<T> && *value < 0 && !std::is_same_v<T, Fence>) ||
+            (sizeof(T) < sizeof(Stored) &&
+             *value > static_cast<Stored>(std::numeric_limits<T>::max()))) {
+            bad_ = true;
+            return;
+        }
+        into = static_cast<T>(*value);
+    }
+    void time(Instant& into, bool optional = false) noexcept {
+        std::int64_t micros = 0;
+        number<std::int64_t, std::int64_t>(micros, optional);
+        into = Instant(Duration(micros));
+    }
+    void time(Duration& into, bool optional = false) noexcept {
+        std::int64_t micros = 0;
+        number<std::int64_t, std::int64_t>(micros, optional);
+        into = Duration(micros);
+    }
+    void flag(bool& into, bool optional = false) noexcept {
+        const auto field = next(optional);
+        if (field) into = *field == std::string_view("\1", 1);
+    }
+    /// An enumerator between two others, stored as a smallint.
+    template <class Enum>
+    void word(Enum& into, Enum first, Enum last, bool optional = false) noexcept {
+        std::int16_t value = static_cast<std::int16_t>(first);
+        number<std::int16_t, std::int16_t>(value, optional);
+        if (value < static_cast<std::int16_t>(first) || value > static_cast<std::int16_t>(last))
+            bad_ = true;
+        else
+            into = static_cast<Enum>(value);
+    }
+    void bytes(std::string& into, bool optional = false) {
+        if (const auto field = next(optional)) into = *field;
+    }
+    void owner(Owner& into) noexcept {
+        const auto field = next(false);
+        if (!field) return;
+        if (field->size() != into.bytes.size()) {
+            bad_ = true;
+            return;
+        }
+        std::memcpy(into.bytes.data(), field->data(), field->size());
+    }
+    void fingerprint(Fingerprint& into) noexcept {
+        const auto print = Fingerprint::from_stored(next(false).value_or(""));
+        if (!print) bad_ = true;
+        if (print) into = *print;
+    }
+    [[nodiscard]] std::string_view raw() noexcept { return next(false).value_or(""); }
+
+private:
+    [[nodiscard]] std::optional<std::string_view> next(bool optional) noexcept {
+        const auto field = result_.field(row_, column_++);
+        if (!field && !optional) bad_ = true;
+        return field;
+    }
+
+    const Result& result_;
+    int row_;
+    int column_;
+    bool bad_ = false;
+};
+
+/// A whole row of the table, by the order of `columns`.
+struct TableRow {
+    std::string digest{};
+    Component component = Component::call;
+    Key key{};
+    protocol::Record record{};
+    std::string trouble{};  ///< Why it is no record; empty where it is one.
+};
+
+namespace detail {
+
+inline void read_component(RowReader& in, TableRow& row) {
+    const auto letter = in.raw();
+    if (letter.size() == 1) row.component = static_cast<Component>(letter[0]);
+}
+
+inline void read_name(RowReader& in, std::string& into, std::string& trouble) {
+    auto name = unescape(in.raw());
+    if (!name) trouble = "the row's name is none that this library writes";
+    if (name) into = *std::move(name);
+}
+
+}  // namespace detail
+
+[[nodiscard]] inline TableRow read_row(const Result& result, int number, int column) {
+    TableRow row;
+    RecordHeader& h = row.record.header;
+    Payload& p = row.record.payload;
+    std::int16_t format = 0;
+    RowReader in(result, number, column);
+    in.number<Fence, std::int64_t>(h.fence);
+    for (Instant* at :
+         {&h.created, &h.started, &h.completed, &h.lease_end, &h.retention_end, &h.validity_end})
+        in.time(*at);
+    std::int64_t waited_until = 0;  // of the waiters, not of the record
+    in.number<std::int64_t, std::int64_t>(waited_until);
+    in.number<std::uint32_t, std::int64_t>(h.attempt);
+    in.number<std::uint32_t, std::int64_t>(h.crashes);
+    in.number<std::uint32_t, std::int64_t>(h.codec.tag);
+    in.number<std::uint16_t, std::int32_t>(h.policy.max_attempts);
+    in.number<std::uint16_t, std::int32_t>(h.policy.max_crashes);
+    in.number<std::int16_t, std::int16_t>(format);
+    in.word(h.state, State::issued, State::forgotten);
+    in.word(h.policy.orphan, Orphan::rerun, Orphan::hold);
+    in.word(h.result, ResultKind::none, ResultKind::no_room);
+    in.word(h.failure, FailureClass::none, FailureClass::exhausted);
+    in.number<std::uint8_t, std::int16_t>(h.codec.version);
+    in.bytes(row.digest);
+    in.owner(h.owner);
+    detail::read_component(in, row);
+    for (bool* flag : {&h.token, &h.bound, &h.verify, &h.takeover}) in.flag(*flag);
+    in.fingerprint(h.fingerprint);
+    for (std::string* name : {&row.key.scope, &row.key.tenant, &row.key.id})
+        detail::read_name(in, *name, row.trouble);
+    for (std::string* part :
+         {&p.result, &p.failure_code, &p.failure_message, &p.checkpoint, &p.resource})
+        in.bytes(*part);
+    if (in.bad()) row.trouble = "the row under this key is no record";
+    if (format != schema_version)
+        row.trouble = "the record was written by a newer version of the library";
+    return row;
+}
+
+/// What a function says was wrong with a row; nothing for 0 or NULL.
+[[nodiscard]] inline std::optional<Trouble> row_trouble(const Result& result, int row) {
+    switch (static_cast<RowTrouble>(result.number<std::int16_t>(row, 0).value_or(0))) {
+        case RowTrouble::newer:
+            return Trouble::schema("the record was written by a newer version of the library");
+        case RowTrouble::collision:
+            return Trouble::schema("another key has the same digest; neither can be trusted");
+        case RowTrouble::garbage: return Trouble::schema("the row under this key is no record");
+        case RowTrouble::locked:
+            return Trouble::unavailable("an open transaction holds the row of this key", false);
+    }
+    return std::nullopt;
+}
+
+[[nodiscard]] inline bool read_reply(const Result& result, int row, ClaimReply& reply) {
+    RowReader in(result, row, 1);
+    in.word(reply.kind, ClaimKind::acquired, ClaimKind::expired);
+    in.number<std::uint32_t, std::int64_t>(reply.attempt, true);
+    in.number<std::uint32_t, std::int64_t>(reply.crashes, true);
+    for (Instant* at : {&reply.created, &reply.started, &reply.completed}) in.time(*at, true);
+    in.time(reply.lease_left, true);
+    in.flag(reply.verify, true);
+    in.flag(reply.takeover, true);
+    in.number<Fence, std::int64_t>(reply.fence, true);
+    in.bytes(reply.checkpoint, true);
+    in.bytes(reply.resource, true);
+    in.word(reply.result_kind, ResultKind::none, ResultKind::no_room, true);
+    in.number<std::uint32_t, std::int64_t>(reply.codec.tag, true);
+    in.number<std::uint8_t, std::int16_t>(reply.codec.version, true);
+    in.bytes(reply.result, true);
+    in.word(reply.failure.kind, FailureClass::none, FailureClass::exhausted, true);
+    in.bytes(reply.failure.code, true);
+    in.bytes(reply.failure.message, true);
+    return !in.bad();
+}
+[[nodiscard]] inline bool read_reply(const Result& result, int row, FinishReply& reply) {
+    RowReader in(result, row, 1);
+    in.flag(reply.lost);
+    in.word(reply.reason, LostReason::none, LostReason::gone);
+    in.word(reply.state, State::issued, State::forgotten);
+    return !in.bad();
+}
+[[nodiscard]] inline bool read_reply(const Result& result, int row, RenewReply& reply) {
+    RowReader in(result, row, 1);
+    in.flag(reply.lost);
+    in.word(reply.reason, LostReason::none, LostReason::gone);
+    in.time(reply.lease_left);
+    return !in.bad();
+}
+[[nodiscard]] inline bool read_done(const Result& result, int row, bool& done, State& state) {
+    RowReader in(result, row, 1);
+    in.flag(done);
+    in.word(state, State::issued, State::forgotten);
+    return !in.bad();
+}
+[[nodiscard]] inline bool read_reply(const Result& result, int row, IssueReply& reply) {
+    State ignored{};
+    return read_done(result, row, reply.issued, ignored);
+}
+[[nodiscard]] inline bool read_reply(const Result& result, int row, ResolveReply& reply) {
+    return read_done(result, row, reply.resolved, reply.state);
+}
+[[nodiscard]] inline bool read_reply(const Result& result, int row, ReapReply& reply) {
+    return read_done(result, row, reply.reaped, reply.state);
+}
+[[nodiscard]] inline bool read_reply(const Result& result, int row, ForgetReply& reply) {
+    State ignored{};
+    return read_done(result, row, reply.existed, ignored);
+}
+
+}  // namespace idem::inline v0_1::postgres
+
+#endif

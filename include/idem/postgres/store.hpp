@@ -1,0 +1,306 @@
+#ifndef IDEM_POSTGRES_STORE_HPP
+#define IDEM_POSTGRES_STORE_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <idem/postgres/purging.hpp>
+#include <idem/postgres/requests.hpp>
+#include <idem/postgres/rows.hpp>
+#include <idem/postgres/state.hpp>
+#include <idem/store.hpp>
+
+namespace idem::inline v0_1 {
+
+/// Remembers keys in a table of PostgreSQL 13 or later: one row a key, decided by its unique
+/// index, one round trip for each request or batch. Models `idem::store`; its comment numbers the
+/// promises. A handle: copies share the connections, which are closed with the last copy. Any
+/// thread may call any member at any time. Whatever was answered survives a crash of this process,
+/// and of the server as far as its synchronous_commit says. After fork a child gets `UsageError`.
+class PostgresStore {
+public:
+    /// Does no I/O: a service may start before its database. The first request looks at the table
+    /// and refuses, naming it, what is not as `create_schema` made it; `verify` does so at once.
+    /// @throws UsageError for options that cannot be right.
+    explicit PostgresStore(PostgresOptions options)
+        : state_(std::make_shared<postgres::State>(std::move(options))) {}
+
+    /// Makes schema, table, functions and view, or brings them to this version; what is recorded
+    /// stays. Needs the rights to do so, which the store itself does not. Safe to run at any time,
+    /// from many processes at once. @throws SchemaError, UnavailableError, UsageError.
+    void create_schema() {
+        const auto answer = state_->run_script(postgres::create_text(state_->names()));
+        if (answer.fault) postgres::trouble_of(*answer.fault).raise();
+        verify();
+    }
+
+    /// Looks at table, columns, types, unique index, privileges and functions.
+    /// @throws SchemaError, naming what is wrong; UnavailableError, UsageError.
+    void verify() {
+        if (const auto fault = state_->look()) postgres::trouble_of(*fault).raise();
+    }
+
+    void claim(std::span<const ClaimRequest> requests, std::span<ClaimReply> replies) {
+        each(postgres::claim_operation, true, requests, replies);
+    }
+    void finish(std::span<const FinishRequest> requests, std::span<FinishReply> replies) {
+        each(postgres::finish_operation, true, requests, replies);
+    }
+    void renew(std::span<const RenewRequest> requests, std::span<RenewReply> replies) {
+        each(postgres::renew_operation, true, requests, replies);
+    }
+    void issue(std::span<const IssueRequest> requests, std::span<IssueReply> replies) {
+        each(postgres::issue_operation, true, requests, replies);
+    }
+    // Of these three the same again answers otherwise than the first did: not sent twice.
+    void resolve(std::span<const ResolveRequest> requests, std::span<ResolveReply> replies) {
+        each(postgres::resolve_operation, false, requests, replies);
+    }
+    void reap(std::span<const ReapRequest> requests, std::span<ReapReply> replies) {
+        each(postgres::reap_operation, false, requests, replies);
+    }
+    void forget(std::span<const ForgetRequest> requests, std::span<ForgetReply> replies) {
+        each(postgres::forget_operation, false, requests, replies);
+    }
+
+    void find(std::span<const KeyView> keys, std::span<FindReply> replies) {
+        for (std::size_t at = 0; at < keys.size(); at += items_max) {
+            const std::size_t count = std::min(items_max, keys.size() - at);
+            find_some(keys.subspan(at, count), replies.subspan(at, count));
+        }
+    }
+
+    /// In the order of the keys' digests. A page ends where 10,000 rows have been looked at. A row
+    /// that cannot be read is left out and is `trouble` of its page; the pages go on behind it.
+    [[nodiscard]] ListPage list(const ListQuery& query);
+
+    /// In transactions of at most 1,000 rows, leaving out what somebody holds; two purgers do not
+    /// wait for each other. Goes on where the last call of this store ended.
+    [[nodiscard]] PurgeReply purge(std::size_t limit);
+
+    /// How long one request may take in the worst case.
+    [[nodiscard]] Duration time_allowed() const noexcept { return state_->options().time_allowed; }
+
+    /// As the comment of `store` says. Null behind a pooler, without a connection, and in a child
+    /// of the process.
+    [[nodiscard]] std::shared_ptr<void> watch(const KeyView& key,
+                                              std::function<void()> notice) noexcept {
+        try {
+            if (!fits(key)) return nullptr;
+            return state_->watch(postgres::digest_of(key), std::move(notice));
+        } catch (...) {  // no memory, or no thread to be had
+            return nullptr;
+        }
+    }
+
+private:
+    friend class PostgresAudit;
+    using Fault = postgres::Fault;
+
+    static constexpr std::size_t items_max = 500;  ///< More gain nothing in one statement.
+    static constexpr std::size_t bytes_max = std::size_t{8} << 20U;
+
+    [[nodiscard]] static bool fits(const KeyView& key) noexcept {
+        const std::size_t longest = std::max({key.scope.size(), key.tenant.size(), key.id.size()});
+        return longest <= KeyView::part_bytes_max && !key.scope.empty() && !key.id.empty();
+    }
+    [[nodiscard]] static Trouble misfit() {
+        return {Trouble::Kind::usage, false,
+                "Key: scope and id must not be empty, nor any part exceed 255 bytes"};
+    }
+
+    /// Sorted by key, so that two batches never wait for each other crosswise; in statements of
+    /// bounded size.
+    template <class Request, class Reply>
+    void each(const postgres::Operation& operation, bool repeatable,
+              std::span<const Request> requests, std::span<Reply> replies) {
+        std::vector<std::string> digests(requests.size());
+        std::vector<std::size_t> order;
+        order.reserve(requests.size());
+        for (std::size_t i = 0; i < requests.size(); ++i) {
+            if (fits(requests[i].key)) {
+                digests[i] = postgres::digest_of(requests[i].key);
+                order.push_back(i);
+            } else {
+                replies[i].trouble = misfit();
+            }
+        }
+        std::stable_sort(order.begin(), order.end(),
+                         [&](std::size_t a, std::size_t b) { return digests[a] < digests[b]; });
+        for (std::size_t at = 0; at < order.size();) {
+            std::size_t end = at;
+            for (std::size_t bytes = 0; end < order.size() && end - at < items_max; ++end) {
+                bytes += postgres::weight_of(requests[order[end]]);
+                if (end > at && bytes > bytes_max) break;
+            }
+            some<Request>(operation, repeatable,
+                          {requests, digests, std::span(order).subspan(at, end - at), end - at > 1},
+                          replies);
+            at = end;
+        }
+    }
+
+    /// One statement: of values for a single item, of arrays for more.
+    template <class Request, class Reply>
+    void some(const postgres::Operation& operation, bool repeatable,
+              const postgres::Items<Request>& items, std::span<Reply> replies) {
+        auto form = items.arrays ? postgres::Form::batch : postgres::Form::one;
+        auto answer = ask(operation, form, repeatable, items);
+        if (answer.fault && answer.fault->is(postgres::code::lock_timeout)) {
+            if (!items.arrays) return locked(replies[items.which[0]]);
+            answer = ask(operation, postgres::Form::patient, repeatable, items);
+        }
+        if (!answer.fault && answer.result.rows() != static_cast<int>(items.which.size()))
+            answer.fault = Fault::of(postgres::code::nonsense, "a reply of another length");
+        if (answer.fault && items.arrays && blames_an_item(*answer.fault)) {
+            for (std::size_t i = 0; i < items.which.size(); ++i)
+                some<Request>(operation, repeatable,
+                              {items.requests, items.digests, items.which.subspan(i, 1), false},
+                              replies);
+            return;
+        }
+        for (std::size_t i = 0; i < items.which.size(); ++i) {
+            Reply& reply = replies[items.which[i]];
+            const int row = static_cast<int>(i);
+            if (answer.fault) {
+                reply.trouble = postgres::trouble_of(*answer.fault);
+            } else if (auto trouble = postgres::row_trouble(answer.result, row)) {
+                reply.trouble = *std::move(trouble);
+            } else if (!postgres::read_reply(answer.result, row, reply)) {
+                reply = Reply{};
+                reply.trouble = {Trouble::Kind::schema, true, "a reply that makes no sense"};
+            }
+        }
+    }
+
+    template <class Request>
+    [[nodiscard]] postgres::Answer ask(const postgres::Operation& operation, postgres::Form form,
+                                       bool repeatable, const postgres::Items<Request>& items) {
+        // The second time round every locked item would wait again: hardly, then.
+        const std::string wait = form == postgres::Form::patient ? "10" : state_->lock_wait();
+        postgres::Params params;
+        items.add_keys(params);
+        postgres::add_fields(items, params);
+        params.add(postgres::Type::text, postgres::Value::bytes(wait));
+        return state_->ask(state_->call(operation, form), params, repeatable);
+    }
+
+    static void locked(ClaimReply& reply) { reply.kind = ClaimKind::in_progress; }
+    static void locked(auto& reply) {
+        reply.trouble =
+            Trouble::unavailable("an open transaction holds the row of this key", false);
+    }
+
+    /// One item's bytes, or one damaged row, may have done it: the others must not suffer.
+    [[nodiscard]] static bool blames_an_item(const Fault& fault) noexcept {
+        for (const char* prefix : {"22", "23", "54", "P0", "XX001", "XX002"})
+            if (fault.sqlstate.starts_with(prefix)) return true;
+        return false;
+    }
+
+    void find_some(std::span<const KeyView> keys, std::span<FindReply> replies) {
+        std::vector<std::string> digests(keys.size(), std::string(16, '\0'));
+        for (std::size_t i = 0; i < keys.size(); ++i) {
+            replies[i] = {{}, fits(keys[i]) ? Trouble{} : misfit()};
+            if (!replies[i].trouble) digests[i] = postgres::digest_of(keys[i]);
+        }
+        postgres::Params params;
+        params.add_array(postgres::Type::uuid, keys.size(),
+                         [&](std::size_t i) { return postgres::Value::bytes(digests[i]); });
+        const auto answer = state_->ask(state_->find(), params, true);
+        if (answer.fault) {
+            for (auto& reply : replies)
+                if (!reply.trouble) reply.trouble = postgres::trouble_of(*answer.fault);
+            return;
+        }
+        for (int row = 0; row < answer.result.rows(); ++row) {
+            const auto n = answer.result.number<std::int64_t>(row, 0).value_or(0);
+            if (n < 1 || n > static_cast<std::int64_t>(keys.size())) continue;
+            const auto i = static_cast<std::size_t>(n - 1);
+            if (!replies[i].trouble) show(answer.result, row, keys[i], replies[i]);
+        }
+    }
+
+    static void show(const postgres::Result& result, int number, const KeyView& key,
+                     FindReply& reply) {
+        const Instant now(Duration(result.number<std::int64_t>(number, 1).value_or(0)));
+        auto row = postgres::read_row(result, number, 2);
+        if (row.trouble.empty() && KeyView(row.component, row.key) != key)
+            row.trouble = "another key has the same digest; neither can be trusted";
+        if (!row.trouble.empty()) {
+            reply.trouble = Trouble::schema(row.trouble);
+        } else if (protocol::visible(&row.record.header, now)) {
+            reply.record = protocol::view_of(key, std::move(row.record), now);
+        }
+    }
+
+    std::shared_ptr<postgres::State> state_;
+};
+
+static_assert(store<PostgresStore>);
+
+inline ListPage PostgresStore::list(const ListQuery& query) {
+    using postgres::Type;
+    using postgres::Value;
+    ListPage page;
+    if (!query.cursor.empty() && query.cursor.size() != 16) {
+        page.trouble = {Trouble::Kind::usage, false, "ListQuery::cursor is not from this store"};
+        return page;
+    }
+    const std::size_t limit = std::clamp<std::size_t>(query.limit, 1, postgres::looks_per_page);
+    postgres::Params p;
+    p.add(Type::uuid, query.cursor.empty() ? Value::null() : Value::bytes(query.cursor));
+    p.add(Type::letter,
+          query.component ? Value::letter(static_cast<char>(*query.component)) : Value::null());
+    p.add(Type::text, query.scope ? Value::bytes(postgres::escape(*query.scope)) : Value::null());
+    p.add(Type::text, query.tenant ? Value::bytes(postgres::escape(*query.tenant)) : Value::null());
+    p.add(Type::int2,
+          query.state ? Value::number(static_cast<std::int16_t>(*query.state)) : Value::null());
+    p.add(Type::boolean, query.lapsed ? Value::boolean(*query.lapsed) : Value::null());
+    p.add(Type::int8, query.created_before
+                          ? Value::number(std::int64_t{query.created_before->count()})
+                          : Value::null());
+    p.add(Type::int8, Value::number(static_cast<std::int64_t>(limit)));
+    const auto answer = state_->ask(state_->list(), p, true);
+    if (answer.fault) {
+        page.trouble = postgres::trouble_of(*answer.fault);
+        return page;
+    }
+    const postgres::Result& result = answer.result;
+    const Instant now(Duration(result.number<std::int64_t>(0, 0).value_or(0)));
+    const auto looked = result.number<std::int64_t>(0, 1).value_or(0);
+    if (looked >= postgres::looks_per_page) page.next = result.field(0, 2).value_or("");
+    std::size_t hits = 0;
+    std::string last;
+    for (int number = 0; number < result.rows(); ++number) {
+        if (!result.field(number, 3)) continue;  // the row that says there is none
+        auto row = postgres::read_row(result, number, 3);
+        ++hits;
+        last = row.digest;
+        if (!row.trouble.empty()) {
+            page.trouble = Trouble::schema(row.trouble);
+            continue;
+        }
+        const KeyView key(row.component, row.key);
+        page.records.push_back(protocol::view_of(key, std::move(row.record), now));
+    }
+    if (hits == limit) page.next = last;
+    return page;
+}
+
+inline PurgeReply PostgresStore::purge(std::size_t limit) {
+    return postgres::purge(*state_, limit, {}, state_->purge_block());
+}
+
+}  // namespace idem::inline v0_1
+
+#endif

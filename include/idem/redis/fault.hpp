@@ -1,0 +1,137 @@
+#ifndef IDEM_REDIS_FAULT_HPP
+#define IDEM_REDIS_FAULT_HPP
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace idem::inline v0_1::redis {
+
+/// What to do about an error of the server or of the way to it.
+enum class Cure : std::uint8_t {
+    retry_here,   ///< The same again on the same connection: the server did not carry it out.
+    reconnect,    ///< This connection is of no use; the same again on another one.
+    redirect,     ///< Another node has the key: the topology knows, or there is none.
+    unavailable,  ///< Nothing helps at the moment.
+    schema,       ///< Something is under the key that this library did not write.
+    usage,        ///< The configuration is wrong; no retry will help.
+};
+
+[[nodiscard]] constexpr const char* to_string(Cure cure) noexcept {
+    switch (cure) {
+        case Cure::retry_here: return "retry_here";
+        case Cure::reconnect: return "reconnect";
+        case Cure::redirect: return "redirect";
+        case Cure::unavailable: return "unavailable";
+        case Cure::schema: return "schema";
+        case Cure::usage: return "usage";
+    }
+    return "invalid";
+}
+
+/// One row of the table below.
+struct FaultClass {
+    std::string_view text{};  ///< What the error begins with.
+    Cure cure = Cure::unavailable;
+    bool may_have_applied = false;  ///< Where the answer to a request was this.
+};
+
+namespace code {
+inline constexpr std::string_view no_script = "NOSCRIPT";
+// Raised by the scripts of this library.
+inline constexpr std::string_view garbage = "IDEMGARBAGE";
+inline constexpr std::string_view newer = "IDEMNEWER";
+// Of the client; the server has no such words.
+inline constexpr std::string_view timed_out = "IDEMTIMEOUT";  ///< No answer in the time allowed.
+inline constexpr std::string_view broken = "IDEMBROKEN";      ///< The connection ended.
+inline constexpr std::string_view unsent = "IDEMUNSENT";      ///< It ended before a byte had left.
+inline constexpr std::string_view no_place = "IDEMNOPLACE";   ///< No connection came to be.
+inline constexpr std::string_view forked = "IDEMFORKED";      ///< Used in a child of its process.
+inline constexpr std::string_view too_old = "IDEMTOOOLD";     ///< A server older than the floor.
+inline constexpr std::string_view evicts = "IDEMEVICTS";      ///< A server that may drop claims.
+inline constexpr std::string_view nonsense = "IDEMNONSENSE";  ///< A reply that is none of Redis.
+inline constexpr std::string_view unacked = "IDEMUNACKED";    ///< Too few replicas have it.
+}  // namespace code
+
+/// Every error, by how it begins: the longest row that fits counts. What the server says instead of
+/// an answer means that it did nothing, but for an error out of the middle of a script.
+inline constexpr FaultClass fault_classes[] = {
+    {"", Cure::unavailable, true},  // a word that no row knows
+    {"ASK", Cure::redirect, false},
+    {"BUSY", Cure::retry_here, false},  // somebody's script runs; ours was not begun
+    {"BUSYKEY", Cure::schema, false},
+    {"CLUSTERDOWN", Cure::retry_here, false},
+    {"CROSSSLOT", Cure::usage, false},
+    {"DENIED", Cure::usage, false},  // protected mode
+    {"ERR", Cure::usage, false},     // not a command, an argument or a setting it knows
+    {"ERR Error compiling script", Cure::usage, false},
+    {"ERR Error running script", Cure::unavailable, true},
+    {"ERR max number of clients", Cure::unavailable, false},
+    {"ERR user_script", Cure::unavailable, true},
+    {"EXECABORT", Cure::unavailable, false},
+    {"IDEMBROKEN", Cure::reconnect, true},
+    {"IDEMEVICTS", Cure::usage, false},
+    {"IDEMFORKED", Cure::usage, false},
+    {"IDEMGARBAGE", Cure::schema, false},
+    {"IDEMNEWER", Cure::schema, false},
+    {"IDEMNONSENSE", Cure::unavailable, true},
+    {"IDEMNOPLACE", Cure::unavailable, false},
+    {"IDEMTIMEOUT", Cure::reconnect, true},
+    {"IDEMTOOOLD", Cure::usage, false},
+    {"IDEMUNACKED", Cure::unavailable, true},
+    {"IDEMUNSENT", Cure::reconnect, false},
+    {"INPROG", Cure::retry_here, false},     // a failover is being carried out
+    {"LOADING", Cure::retry_here, false},    // it reads its data set
+    {"MASTERDOWN", Cure::reconnect, false},  // a replica that has lost its master
+    {"MISCONF", Cure::unavailable, false},   // it cannot write to its disk
+    {"MOVED", Cure::redirect, false},
+    {"NOAUTH", Cure::usage, false},
+    {"NOMASTERLINK", Cure::reconnect, false},
+    {"NOPERM", Cure::usage, false},
+    {"NOREPLICAS", Cure::unavailable, false},
+    {"NOSCRIPT", Cure::retry_here, false},
+    {"OOM", Cure::unavailable, false},
+    {"READONLY", Cure::reconnect, false},  // a replica, or a master stepping down
+    {"TRYAGAIN", Cure::retry_here, false},
+    {"UNBLOCKED", Cure::reconnect, true},  // a master that became a replica while we waited
+    {"UNKILLABLE", Cure::unavailable, true},
+    {"WRONGPASS", Cure::usage, false},
+    {"WRONGTYPE", Cure::schema, false},
+};
+
+[[nodiscard]] constexpr FaultClass fault_class(std::string_view text) noexcept {
+    FaultClass best{};
+    for (const auto& row : fault_classes) {
+        const bool fits = text.starts_with(row.text) && row.text.size() >= best.text.size();
+        // A row that is one word must not fit a longer one: BUSY is not BUSYKEY.
+        const bool ends = text.size() == row.text.size() || row.text.empty() ||
+                          text[row.text.size()] == ' ' || row.text.find(' ') != row.text.npos;
+        if (fits && ends) best = row;
+    }
+    return best;
+}
+
+/// An error as a value. The message names the server, never the password.
+struct Fault {
+    Cure cure = Cure::unavailable;
+    bool may_have_applied = false;
+    std::string code{};  ///< Its first word.
+    std::string message{};
+
+    /// @param text how it begins, which decides; @param place whose error it is.
+    [[nodiscard]] static Fault of(std::string_view text, const std::string& place) {
+        const FaultClass row = fault_class(text);
+        return {row.cure, row.may_have_applied, std::string(text.substr(0, text.find(' '))),
+                "Redis at " + place + ": " + std::string(text)};
+    }
+    [[nodiscard]] static Fault of_client(std::string_view word, std::string message) {
+        const FaultClass row = fault_class(word);
+        return {row.cure, row.may_have_applied, std::string(word), std::move(message)};
+    }
+    [[nodiscard]] bool is(std::string_view wanted) const noexcept { return code == wanted; }
+};
+
+}  // namespace idem::inline v0_1::redis
+
+#endif

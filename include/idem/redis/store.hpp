@@ -1,0 +1,369 @@
+#ifndef IDEM_REDIS_STORE_HPP
+#define IDEM_REDIS_STORE_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <idem/detail/fork.hpp>
+#include <idem/redis/listing.hpp>
+#include <idem/redis/state.hpp>
+#include <idem/redis/subscriber.hpp>
+#include <idem/store.hpp>
+
+namespace idem::inline v0_1 {
+
+/// Remembers keys in Redis 6.2 or later (or Valkey): one string a key, decided by one script an
+/// operation, by the server's clock; a batch is one write and one read. Models `idem::store`; its
+/// comment numbers the promises. A handle: copies share the connections, which are closed with the
+/// last copy. Any thread may call any member at any time. After fork a child gets `UsageError`.
+/// What was answered survives a crash of this process; of the server only as far as its
+/// persistence and its replicas do: a failover or an eviction may let a key run twice.
+class RedisStore {
+public:
+    /// Does no I/O: a service may start before its server.
+    /// @throws UsageError for a URL or options that cannot be right.
+    explicit RedisStore(RedisOptions options) : state_(make(std::move(options))) {}
+
+    void claim(std::span<const ClaimRequest> requests, std::span<ClaimReply> replies) {
+        each(requests, replies);
+    }
+    void finish(std::span<const FinishRequest> requests, std::span<FinishReply> replies) {
+        each(requests, replies);
+    }
+    void renew(std::span<const RenewRequest> requests, std::span<RenewReply> replies) {
+        each(requests, replies);
+    }
+    void issue(std::span<const IssueRequest> requests, std::span<IssueReply> replies) {
+        each(requests, replies);
+    }
+    void resolve(std::span<const ResolveRequest> requests, std::span<ResolveReply> replies) {
+        each(requests, replies);
+    }
+    void reap(std::span<const ReapRequest> requests, std::span<ReapReply> replies) {
+        each(requests, replies);
+    }
+    void forget(std::span<const ForgetRequest> requests, std::span<ForgetReply> replies) {
+        each(requests, replies);
+    }
+    void find(std::span<const KeyView> keys, std::span<FindReply> replies) {
+        for (std::size_t at = 0; at < keys.size(); at += items_max) {
+            const std::size_t count = std::min(items_max, keys.size() - at);
+            find_some(keys.subspan(at, count), replies.subspan(at, count));
+        }
+    }
+
+    /// By SCAN: a key that is not touched meanwhile appears at least once. Walks the whole
+    /// database: for people and sweepers, not for requests. A page holds at most `limit` records
+    /// and ends where about 10,000 keys have been looked at. A record that cannot be read is left
+    /// out and is `trouble` of its page; the pages go on behind it.
+    [[nodiscard]] ListPage list(const ListQuery& query);
+
+    /// Nothing to do: every record carries its own time to live.
+    [[nodiscard]] PurgeReply purge(std::size_t) { return {}; }
+
+    /// Asks to be told when the key is settled by any process, from before this returns until the
+    /// handle goes. `notice` is called from a thread of the store, any number of times, needlessly
+    /// too. Null where no notices can come: the caller polls. Blocks no longer than one request.
+    [[nodiscard]] std::shared_ptr<void> watch(const KeyView& key, std::function<void()> notice) {
+        try {
+            return state_->subscriber->watch(name(key), std::move(notice));
+        } catch (const std::exception&) {
+            return nullptr;
+        }
+    }
+
+    /// How long one request may take in the worst case.
+    [[nodiscard]] Duration time_allowed() const noexcept {
+        return state_->wire.options().time_allowed;
+    }
+    [[nodiscard]] RedisTraffic traffic() const noexcept { return state_->wire.traffic(); }
+
+private:
+    struct State {
+        State(RedisOptions options, const redis::Target& target)
+            : wire(std::move(options), target),
+              subscriber(std::make_shared<redis::Subscriber>(
+                  [place = target.place, login = target.login](LocalInstant deadline,
+                                                               redis::Fault& fault) {
+                      return redis::Connection::open(place, login, deadline, fault);
+                  },
+                  wire.options().connect_timeout, wire.options().command_timeout,
+                  wire.options().time_allowed)) {}
+        State(const State&) = delete;
+        State& operator=(const State&) = delete;
+        ~State() { subscriber->stop(); }
+
+        redis::State wire;
+        std::shared_ptr<redis::Subscriber> subscriber;
+        idem::detail::MadeIn made_in{};
+    };
+
+    static constexpr std::size_t items_max = 500;  ///< Of one write.
+    static constexpr std::size_t bytes_max = std::size_t{4} << 20U;
+    static constexpr std::size_t looks_per_page = 10'000;
+    static constexpr int large_tries = 4;
+
+    [[nodiscard]] static std::shared_ptr<State> make(RedisOptions options) {
+        const redis::Target target = redis::read_url(options);
+        redis::check(options);
+        // A forked child leaves it all as it is: its locks may be held by threads it has not.
+        return {new State(std::move(options), target), [](State* state) {
+                    if (state->made_in.here()) delete state;
+                }};
+    }
+    [[nodiscard]] std::string name(const KeyView& key) const {
+        return redis::name_of(state_->wire.options().prefix, key);
+    }
+
+    [[nodiscard]] static Trouble trouble_of(const redis::Fault& fault) {
+        switch (fault.cure) {
+            case redis::Cure::schema:
+                return {Trouble::Kind::schema, fault.may_have_applied, fault.message};
+            case redis::Cure::usage:
+                return {Trouble::Kind::usage, fault.may_have_applied, fault.message};
+            default: break;
+        }
+        if (fault.is("OOM")) return Trouble::no_room(fault.message);
+        return Trouble::unavailable(fault.message, fault.may_have_applied);
+    }
+    [[nodiscard]] static bool fits(const KeyView& key) noexcept {
+        const std::size_t longest = std::max({key.scope.size(), key.tenant.size(), key.id.size()});
+        return longest <= KeyView::part_bytes_max && !key.scope.empty() && !key.id.empty();
+    }
+    [[nodiscard]] static Trouble misfit() {
+        return {Trouble::Kind::usage, false,
+                "Key: scope and id must not be empty, nor any part exceed 255 bytes"};
+    }
+
+    /// In writes of bounded size. A key that is there twice goes out in the next one: what a script
+    /// that was flushed holds up must not be overtaken by its own successor.
+    template <class Request, class Reply>
+    void each(std::span<const Request> requests, std::span<Reply> replies) {
+        std::vector<redis::Call> calls(requests.size());
+        std::vector<std::vector<std::size_t>> waves;
+        std::unordered_map<std::string_view, std::size_t> seen;
+        for (std::size_t i = 0; i < requests.size(); ++i) {
+            if (!fits(requests[i].key)) {
+                replies[i].trouble = misfit();
+                continue;
+            }
+            calls[i].name = name(requests[i].key);
+            redis::pack(requests[i], calls[i]);
+            const std::size_t wave = requests.size() == 1 ? 0 : seen[calls[i].name]++;
+            if (wave == waves.size()) waves.emplace_back();
+            waves[wave].push_back(i);
+        }
+        for (const auto& wave : waves) {
+            for (std::size_t at = 0; at < wave.size();) {
+                std::size_t end = at;
+                for (std::size_t bytes = 0; end < wave.size() && end - at < items_max; ++end) {
+                    bytes += calls[wave[end]].weight();
+                    if (end > at && bytes > bytes_max) break;
+                }
+                some(requests, replies, calls, std::span(wave).subspan(at, end - at));
+                at = end;
+            }
+        }
+    }
+
+    template <class Request, class Reply>
+    void some(std::span<const Request> requests, std::span<Reply> replies,
+              std::vector<redis::Call>& calls, std::span<const std::size_t> which) {
+        constexpr bool claims = std::same_as<Request, ClaimRequest>;
+        std::vector<std::size_t> left(which.begin(), which.end());
+        for (int tries = 0; !left.empty(); ++tries) {
+            std::vector<redis::Call> sent;
+            sent.reserve(left.size());
+            for (const auto i : left) {
+                sent.push_back(std::move(calls[i]));
+                sent.back().with_value = claims && (tries > 0 || state_->wire.large_values());
+            }
+            state_->wire.carry_out(sent, redis::repeatable<Request>);
+            std::vector<std::size_t> again;
+            for (std::size_t k = 0; k < left.size(); ++k) {
+                const std::size_t i = left[k];
+                if (read(sent[k], requests[i], replies[i]) != redis::Read::again) continue;
+                if (tries < large_tries) {
+                    again.push_back(i);
+                } else {
+                    replies[i].trouble = Trouble::unavailable(
+                        "the record changed whenever its result was read", false);
+                }
+                calls[i] = std::move(sent[k]);
+            }
+            left = std::move(again);
+        }
+    }
+
+    template <class Request, class Reply>
+    [[nodiscard]] redis::Read read(redis::Call& call, const Request& request, Reply& reply) {
+        if (call.fault) {
+            if constexpr (std::same_as<Request, ClaimRequest>)
+                if (call.fault->is(redis::code::unacked)) undo(call, request);
+            reply.trouble = trouble_of(*call.fault);
+            return redis::Read::done;
+        }
+        const redis::Read read = redis::read_reply(call, reply);
+        if constexpr (std::same_as<Request, ClaimRequest>)
+            state_->wire.met_large_value(redis::left_out(call));
+        if (read != redis::Read::nonsense) return read;
+        reply = Reply{};
+        reply.trouble = {Trouble::Kind::schema, true, "Redis gave a reply that makes no sense"};
+        return redis::Read::done;
+    }
+
+    /// A claim that too few replicas have must not stand either: nobody would run it.
+    void undo(redis::Call& claim, const ClaimRequest& request) {
+        FinishRequest release;
+        release.key = request.key;
+        release.owner = request.owner;
+        release.kind = FinishKind::release;
+        release.counted = false;
+        release.lease = request.lease;
+        release.retention = request.retention;
+        release.held_retention = request.held_retention;
+        redis::Call call;
+        call.name = claim.name;
+        redis::pack(release, call);
+        state_->wire.carry_out(std::span(&call, 1), true);
+        const bool undone = !call.fault || call.fault->is(redis::code::unacked);
+        claim.fault->may_have_applied = !undone;
+    }
+
+    void find_some(std::span<const KeyView> keys, std::span<FindReply> replies);
+    /// Reads the records of some names into a page, as far as it has room; those it has none for
+    /// stay in `names`.
+    void list_some(const ListQuery& query, std::size_t node, std::vector<std::string>& names,
+                   std::size_t limit, ListPage& page);
+
+    std::shared_ptr<State> state_;
+};
+
+static_assert(store<RedisStore>);
+
+inline void RedisStore::find_some(std::span<const KeyView> keys, std::span<FindReply> replies) {
+    redis::Topology& topology = state_->wire.topology();
+    for (std::size_t node = 0, nodes = topology.nodes(); node < nodes; ++node) {
+        redis::Request request;
+        state_->wire.add_clock(request);
+        std::vector<std::size_t> asked;
+        for (std::size_t i = 0; i < keys.size(); ++i) {
+            if (node == 0) replies[i] = {{}, fits(keys[i]) ? Trouble{} : misfit()};
+            if (!fits(keys[i])) continue;
+            const std::string key = name(keys[i]);
+            if (topology.node_of(key) != node) continue;
+            request.command({"GET", key});
+            asked.push_back(i);
+        }
+        if (asked.empty()) continue;
+        const auto answers = state_->wire.read(node, request);
+        const auto now =
+            answers.fault ? std::nullopt : redis::State::read_clock(answers.replies[0]);
+        for (std::size_t k = 0; k < asked.size(); ++k) {
+            FindReply& reply = replies[asked[k]];
+            if (answers.fault) {
+                reply.trouble = trouble_of(*answers.fault);
+                continue;
+            }
+            const redis::Reply& value = answers.replies[k + 1];
+            if (value.is_null()) continue;
+            const auto bytes = value.is_error() ? std::nullopt : value.text();
+            auto record = bytes ? redis::read_record(*bytes) : std::nullopt;
+            if (!record || !now) {
+                reply.trouble = Trouble::schema(redis::trouble_with(bytes.value_or("")));
+            } else if (protocol::visible(&record->header, *now)) {
+                reply.record = protocol::view_of(
+                    keys[asked[k]], {record->header, std::move(record->payload)}, *now);
+            }
+        }
+    }
+}
+
+inline void RedisStore::list_some(const ListQuery& query, std::size_t node,
+                                  std::vector<std::string>& names, std::size_t limit,
+                                  ListPage& page) {
+    const std::size_t count =
+        std::min({names.size(), std::max<std::size_t>(2 * (limit - page.records.size()), 16),
+                  std::size_t{256}});
+    redis::Request request;
+    state_->wire.add_clock(request);
+    for (std::size_t i = 0; i < count; ++i) request.command({"GET", names[i]});
+    const auto answers = state_->wire.read(node, request);
+    const auto now = answers.fault ? std::nullopt : redis::State::read_clock(answers.replies[0]);
+    if (!now) {
+        page.trouble = answers.fault ? trouble_of(*answers.fault)
+                                     : Trouble::schema("Redis gave a time that makes no sense");
+        return;
+    }
+    std::size_t taken = 0;
+    for (; taken < count && page.records.size() < limit; ++taken) {
+        const redis::Reply& value = answers.replies[taken + 1];
+        const auto key = redis::key_of(state_->wire.options().prefix, names[taken]);
+        if (value.is_null() || !key) continue;
+        const auto bytes = value.is_error() ? std::nullopt : value.text();
+        auto record = bytes ? redis::read_record(*bytes) : std::nullopt;
+        if (!record) {
+            page.trouble = Trouble::schema(redis::trouble_with(bytes.value_or("")));
+        } else if (protocol::visible(&record->header, *now) &&
+                   protocol::matches(query, *key, record->header, *now)) {
+            page.records.push_back(
+                protocol::view_of(*key, {record->header, std::move(record->payload)}, *now));
+        }
+    }
+    names.erase(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(taken));
+}
+
+inline ListPage RedisStore::list(const ListQuery& query) {
+    ListPage page;
+    auto cursor = redis::ListCursor::read(query.cursor);
+    redis::Topology& topology = state_->wire.topology();
+    if (!cursor || cursor->node >= topology.nodes()) {
+        page.trouble = {Trouble::Kind::usage, false, "ListQuery::cursor is not from this store"};
+        return page;
+    }
+    const std::size_t limit = std::max<std::size_t>(query.limit, 1);
+    const std::string pattern = redis::pattern_of(state_->wire.options().prefix, query);
+    const std::size_t step = std::clamp<std::size_t>(limit, 100, 1000);
+    for (std::size_t looks = 0; page.records.size() < limit && looks < looks_per_page;) {
+        if (!cursor->names.empty()) {
+            list_some(query, cursor->node, cursor->names, limit, page);
+            if (page.trouble && page.trouble.kind != Trouble::Kind::schema) return page;
+            continue;
+        }
+        if (cursor->ended) {
+            if (cursor->node + 1 == topology.nodes()) return page;
+            *cursor = {cursor->node + 1, "0", false, {}};
+        }
+        redis::Request request;
+        request.command({"SCAN", cursor->scan, "MATCH", pattern, "COUNT", std::to_string(step)});
+        const auto answers = state_->wire.read(cursor->node, request);
+        if (answers.fault) {
+            page.trouble = trouble_of(*answers.fault);
+            return page;
+        }
+        const redis::Reply& reply = answers.replies[0];
+        cursor->scan = reply.text(0).value_or("0");
+        cursor->ended = cursor->scan == "0";
+        for (std::size_t i = 0; i < reply.size(1); ++i)
+            cursor->names.emplace_back(reply.text(1, i).value_or(""));
+        looks += step;
+    }
+    const bool last =
+        cursor->ended && cursor->names.empty() && cursor->node + 1 == topology.nodes();
+    if (!last) page.next = cursor->written();
+    return page;
+}
+
+}  // namespace idem::inline v0_1
+
+#endif

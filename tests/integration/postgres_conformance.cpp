@@ -1,0 +1,57 @@
+// A real PostgreSQL is asked for every promise of a store: at each isolation level that a session
+// may have by default, and behind a pooler that keeps nothing of a session.
+
+#include <iostream>
+#include <random>
+#include <sstream>
+#include <string>
+
+#include <idem/testing/conformance.hpp>
+
+#include "support/catch.hpp"
+#include "support/postgres_world.hpp"
+
+namespace {
+
+namespace conformance = idem::testing::conformance;
+using idem_test::PostgresBench;
+using idem_test::PostgresWorld;
+
+void ask(const std::string& what, const std::string& conninfo, std::uint64_t seed,
+         std::size_t histories) {
+    if (what != "pgbouncer")
+        REQUIRE(idem_test::Sql(conninfo)("SHOW transaction_isolation") == what);
+    PostgresBench bench(idem_test::shared_server().conninfo(), conninfo);
+    const auto report = conformance::run([&] { return PostgresWorld(bench); },
+                                         {.seed = seed, .histories = histories, .shrinks = 200});
+    std::ostringstream text;
+    text << what << ", ";
+    report.print(text);
+    std::cout << text.str();
+    INFO(text.str());
+    CHECK(report.ok());
+}
+
+std::string at_level(const std::string& level) {
+    return idem_test::shared_server().conninfo(
+        "options='-c default_transaction_isolation=" + level + "'");
+}
+
+TEST_CASE("conformance: R124 PostgreSQL keeps every promise", "[integration][postgres]") {
+    ask("read committed", at_level("read\\\\ committed"), 1, 100);
+}
+
+TEST_CASE("conformance: PostgreSQL at REPEATABLE READ", "[integration][postgres]") {
+    ask("repeatable read", at_level("repeatable\\\\ read"), std::random_device{}(), 60);
+}
+
+TEST_CASE("conformance: PostgreSQL at SERIALIZABLE", "[integration][postgres]") {
+    ask("serializable", at_level("serializable"), std::random_device{}(), 60);
+}
+
+TEST_CASE("conformance: PostgreSQL behind pgbouncer", "[integration][postgres]") {
+    const idem_test::Pgbouncer pooler(idem_test::shared_server());
+    ask("pgbouncer", pooler.conninfo(), std::random_device{}(), 60);
+}
+
+}  // namespace

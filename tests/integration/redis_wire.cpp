@@ -1,0 +1,420 @@
+// The way to the server: what each error means, and what a call gets when the way is blocked.
+
+#include <atomic>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <idem/idem.hpp>
+
+#include "support/catch.hpp"
+#include "support/child.hpp"
+#include "support/fake_redis.hpp"
+#include "support/redis_requests.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using idem::Trouble;
+using idem::redis::Cure;
+using idem::redis::fault_class;
+using idem_test::FakeRedis;
+using idem_test::Gate;
+using idem_test::quick;
+using idem_test::RedisCli;
+using idem_test::RedisServer;
+using idem_test::shared_redis;
+
+/// A guarded call over a way that is blocked. It must come back within the time allowed, and some;
+/// the handler must not have run; the message names the host and never the password.
+Trouble blocked(idem::RedisOptions options) {
+    idem::RedisStore store(std::move(options));
+    idem::IdempotencyGuard<idem::RedisStore> guard(store);
+    const idem::Key key{"s", "k"};
+    bool ran = false;
+    const auto from = idem::LocalClock::now();
+    CHECK_THROWS_AS(guard.run(key, {}, [&] { ran = true; }), idem::Error);
+    CHECK(idem::LocalClock::now() - from < 30s);  // of a busy machine
+    CHECK_FALSE(ran);
+    auto reply = idem::claim_one(store, idem_test::claim_of(key, idem_test::random_owner()));
+    INFO(reply.trouble.message);
+    CHECK(reply.trouble.message.find("secret") == std::string::npos);
+    CHECK(reply.trouble.message.find("127.0.0.1") != std::string::npos);
+    return reply.trouble;
+}
+
+bool works(idem::RedisStore& store) {
+    const idem::Key key{"works", "k"};
+    const auto owner = idem_test::random_owner();
+    const auto reply = idem::claim_one(store, idem_test::claim_of(key, owner));
+    if (reply.trouble) UNSCOPED_INFO(reply.trouble.message);
+    if (reply.trouble || reply.kind != idem::ClaimKind::acquired) return false;
+    return !idem::finish_one(store, idem_test::release_of(key, owner, reply.fence)).trouble;
+}
+
+TEST_CASE("Redis: every error has one class, and says whether it may have been applied",
+          "[integration][redis]") {
+    struct Row {
+        const char* text;
+        Cure cure;
+        bool may_have_applied;
+    };
+    const Row rows[] = {
+        {"NOSCRIPT No matching script. Please use EVAL.", Cure::retry_here, false},
+        {"LOADING Redis is loading the dataset in memory", Cure::retry_here, false},
+        {"BUSY Redis is busy running a script", Cure::retry_here, false},
+        {"BUSYKEY Target key name already exists.", Cure::schema, false},
+        {"TRYAGAIN Multiple keys request during rehashing of slot", Cure::retry_here, false},
+        {"CLUSTERDOWN The cluster is down", Cure::retry_here, false},
+        {"READONLY You can't write against a read only replica.", Cure::reconnect, false},
+        {"MASTERDOWN Link with MASTER is down", Cure::reconnect, false},
+        {"UNBLOCKED force unblock from blocking operation", Cure::reconnect, true},
+        {"MOVED 3999 127.0.0.1:6381", Cure::redirect, false},
+        {"ASK 3999 127.0.0.1:6381", Cure::redirect, false},
+        {"OOM command not allowed when used memory > 'maxmemory'.", Cure::unavailable, false},
+        {"MISCONF Redis is configured to save RDB snapshots", Cure::unavailable, false},
+        {"NOREPLICAS Not enough good replicas to write.", Cure::unavailable, false},
+        {"ERR max number of clients reached", Cure::unavailable, false},
+        {"ERR Error running script (call to f_1): @user_script:1:", Cure::unavailable, true},
+        {"ERR user_script:30: something", Cure::unavailable, true},
+        {"ERR unknown command 'EVALSHA'", Cure::usage, false},
+        {"ERR DB index is out of range", Cure::usage, false},
+        {"WRONGPASS invalid username-password pair", Cure::usage, false},
+        {"NOAUTH Authentication required.", Cure::usage, false},
+        {"NOPERM this user has no permissions", Cure::usage, false},
+        {"DENIED Redis is running in protected mode", Cure::usage, false},
+        {"CROSSSLOT Keys in request don't hash to the same slot", Cure::usage, false},
+        {"WRONGTYPE Operation against a key holding the wrong kind", Cure::schema, false},
+        {"IDEMGARBAGE the bytes", Cure::schema, false},
+        {"IDEMNEWER the record", Cure::schema, false},
+        {"SOMETHING nobody has heard of", Cure::unavailable, true},
+        {"", Cure::unavailable, true},
+        {"IDEMTIMEOUT", Cure::reconnect, true},
+        {"IDEMBROKEN", Cure::reconnect, true},
+        {"IDEMUNSENT", Cure::reconnect, false},
+        {"IDEMNOPLACE", Cure::unavailable, false},
+        {"IDEMFORKED", Cure::usage, false},
+    };
+    for (const auto& row : rows) {
+        INFO(row.text);
+        CHECK(fault_class(row.text).cure == row.cure);
+        CHECK(fault_class(row.text).may_have_applied == row.may_have_applied);
+    }
+}
+
+TEST_CASE("Redis: a URL is read strictly, and what is wrong with it is named",
+          "[integration][redis]") {
+    const auto target = [](const std::string& url) {
+        idem::RedisOptions options;
+        options.url = url;
+        return idem::redis::read_url(options);
+    };
+    const auto full = target("redis://user:p%40ss@[::1]:7000/3");
+    CHECK(full.place.host == "::1");
+    CHECK(full.place.port == 7000);
+    CHECK(full.login.user == "user");
+    CHECK(full.login.password == "p@ss");
+    CHECK(full.login.database == 3);
+    CHECK(target("redis://:word@host").login.password == "word");
+    CHECK(target("redis://host").place.port == 6379);
+    CHECK(target("redis+unix:///run/redis.sock?database=2").place.path == "/run/redis.sock");
+    CHECK(target("redis+unix:///run/redis.sock?database=2").login.database == 2);
+    idem::RedisOptions read;
+    read.url =
+        "redis://h?prefix=a:&connections=3&connect_timeout_ms=4&command_timeout_ms=5"
+        "&time_allowed_ms=6&replicas=1&replica_timeout_ms=2&refuse_eviction=yes";
+    (void)idem::redis::read_url(read);
+    CHECK(read.prefix == "a:");
+    CHECK(read.connections == 3);
+    CHECK(read.connect_timeout == 4ms);
+    CHECK(read.command_timeout == 5ms);
+    CHECK(read.time_allowed == 6ms);
+    CHECK(read.replicas == 1);
+    CHECK(read.replica_timeout == 2ms);
+    CHECK(read.refuse_eviction);
+
+    struct Row {
+        const char* url;
+        const char* named;
+    };
+    const Row rows[] = {
+        {"redis://:secret@host?conections=3", "\"conections\""},
+        {"redis://:secret@host?connections=many", "connections"},
+        {"redis://:secret@host?refuse_eviction=1", "refuse_eviction"},
+        {"redis://:secret@host:port", "the port"},
+        {"redis://:secret@host:70000", "the port"},
+        {"redis://:secret@host:0", "the port"},
+        {"redis://:secret@host/first", "the database"},
+        {"redis://:secret@host/1/2", "the database"},
+        {"redis://:secret@/0", "no host"},
+        {"redis://secret@host", "without a password"},
+        {"redis://:secret@[::1", "brackets"},
+        {"redis+unix://secret", "begins with /"},
+        {"rediss://:secret@host", "TLS"},
+        {"http://:secret@host", "scheme"},
+        {"secret", "redis://host"},
+        {"redis://:secret@host?prefix=a{b", "prefix"},
+        {"redis://:secret@host?connections=0", "connections"},
+        {"redis://:secret@host?replicas=1&replica_timeout_ms=9000", "replica_timeout"},
+        {"redis://:secret@host?time_allowed_ms=0", "time_allowed"},
+    };
+    for (const auto& row : rows) {
+        INFO(row.url);
+        std::string said;
+        try {
+            (void)idem::RedisStore(idem::RedisOptions{.url = row.url});
+        } catch (const idem::UsageError& error) {
+            said = error.what();
+        }
+        INFO(said);
+        CHECK(said.find(row.named) != std::string::npos);
+        CHECK(said.find("secret") == std::string::npos);
+    }
+    auto opened = idem::open_store(shared_redis().url("?prefix=" + idem_test::fresh_prefix()));
+    CHECK_FALSE(idem::find_one(opened, idem::KeyView(idem::Component::call, "s", "k", "")).trouble);
+    CHECK(opened.time_allowed() == 5s);
+    CHECK_THROWS_AS(idem::open_store("redis://h?nothing=1"), idem::UsageError);
+    CHECK_THROWS_AS(idem::open_store("rediss://h"), idem::UsageError);
+}
+
+TEST_CASE("Redis: a wrong password, user or database is a usage error that names the host",
+          "[integration][redis]") {
+    RedisServer server({"--requirepass", "right"});
+    const std::string at = "127.0.0.1:" + std::to_string(server.port());
+    for (const std::string login : {"redis://:secret@", "redis://nobody:secret@", "redis://"}) {
+        const auto trouble = blocked(quick(login + at));
+        CHECK(trouble.kind == Trouble::Kind::usage);
+        CHECK_FALSE(trouble.may_have_applied);
+    }
+    CHECK(blocked(quick("redis://:right@" + at + "/99")).kind == Trouble::Kind::usage);
+    idem::RedisStore store(quick("redis://default:right@" + at + "/2"));
+    CHECK(works(store));
+    CHECK(RedisCli("redis://:right@" + at + "/2")({"DBSIZE"}) == "1");
+}
+
+TEST_CASE("Redis: a user who may not ask for the version may use the store",
+          "[integration][redis]") {
+    RedisServer server;
+    RedisCli(server.url())({"ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+eval",
+                            "+evalsha", "+get", "+getrange", "+strlen", "+set", "+setrange",
+                            "+pexpire", "+time"});
+    idem::RedisStore store(quick("redis://app:secret@127.0.0.1:" + std::to_string(server.port())));
+    CHECK(works(store));  // without PUBLISH too: who waits polls
+}
+
+TEST_CASE("Redis: a port where something else answers is unavailable, in time, by name",
+          "[integration][redis]") {
+    const auto always = [](std::string bytes, bool closes) {
+        return idem_test::LoopbackPort([bytes, closes](int fd) {
+            char hello[64];
+            (void)!recv(fd, hello, sizeof hello, 0);
+            (void)idem_test::send_bytes(fd, bytes);
+            while (!closes && recv(fd, hello, sizeof hello, 0) > 0) {
+            }
+        });
+    };
+    const auto http = always("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", true);
+    const auto garbage = always(std::string(64, '\xff'), false);
+    const auto silent = always("", false);
+    const auto closing = always("", true);
+    const auto flood = always("$999999999999999999999\r\n", false);
+    for (const auto* port : {&http, &garbage, &silent, &closing, &flood}) {
+        const auto trouble = blocked(quick(port->url(":secret@")));
+        CHECK(trouble.kind == Trouble::Kind::unavailable);
+        CHECK_FALSE(trouble.may_have_applied);
+    }
+    const auto nobody =
+        blocked(quick("redis://127.0.0.1:" + std::to_string(idem_test::free_port())));
+    CHECK(nobody.kind == Trouble::Kind::unavailable);
+    auto nowhere = quick("redis://nowhere.invalid");
+    idem::RedisStore store(nowhere);
+    const auto reply =
+        idem::claim_one(store, idem_test::claim_of({"s", "k"}, idem_test::random_owner()));
+    CHECK(reply.trouble.kind == Trouble::Kind::unavailable);
+    CHECK(reply.trouble.message.find("nowhere.invalid") != std::string::npos);
+}
+
+TEST_CASE("Redis: protected mode, an old server and a crowded one are said for what they are",
+          "[integration][redis]") {
+    const FakeRedis denied(
+        [](const auto&) { return "-DENIED Redis is running in protected mode\r\n"; });
+    CHECK(blocked(quick(denied.url())).kind == Trouble::Kind::usage);
+    const FakeRedis old([](const auto&) { return ""; }, "6.0.16");
+    const auto trouble = blocked(quick(old.url()));
+    CHECK(trouble.kind == Trouble::Kind::usage);
+    CHECK(trouble.message.find("6.2") != std::string::npos);
+    RedisServer crowded({"--maxclients", "1"});
+    const RedisCli only(crowded.url());
+    CHECK(blocked(quick(crowded.url())).kind == Trouble::Kind::unavailable);
+}
+
+TEST_CASE("Redis: what a server says instead of an answer is bounded, and over when it is over",
+          "[integration][redis]") {
+    struct Row {
+        const char* error;
+        Trouble::Kind kind;
+        bool may_have_applied;
+    };
+    using Kind = Trouble::Kind;
+    const Row rows[] = {
+        {"LOADING Redis is loading the dataset in memory", Kind::unavailable, false},
+        {"BUSY Redis is busy running a script", Kind::unavailable, false},
+        {"MISCONF Redis is configured to save RDB snapshots", Kind::unavailable, false},
+        {"OOM command not allowed when used memory > 'maxmemory'.", Kind::unavailable, false},
+        {"NOSCRIPT No matching script. Please use EVAL.", Kind::unavailable, false},
+        {"READONLY You can't write against a read only replica.", Kind::unavailable, false},
+        {"CLUSTERDOWN The cluster is down", Kind::unavailable, false},
+        {"TRYAGAIN Multiple keys request", Kind::unavailable, false},
+        {"NOREPLICAS Not enough good replicas to write.", Kind::unavailable, false},
+        {"MOVED 3999 127.0.0.1:6381", Kind::usage, false},
+        {"ASK 3999 127.0.0.1:6381", Kind::usage, false},
+        {"NOPERM this user has no permissions", Kind::usage, false},
+        {"WRONGTYPE Operation against a key", Kind::schema, false},
+        {"SURPRISE nobody has heard of it", Kind::unavailable, true},
+    };
+    for (const auto& row : rows) {
+        INFO(row.error);
+        std::atomic<bool> on{true};
+        const FakeRedis fake([&](const auto& words) -> std::optional<std::string> {
+            if (words[0] == "INFO") return "";
+            if (on.load()) return "-" + std::string(row.error) + "\r\n";
+            return ":3\r\n";
+        });
+        auto options = quick(fake.url());
+        options.command_timeout = 2s;
+        options.time_allowed = 2s;
+        idem::RedisStore store(options);
+        const idem::Key key{"s", "k"};
+        const auto request = idem_test::release_of(key, idem_test::random_owner(), 1);
+        const auto reply = idem::finish_one(store, request);
+        CHECK(reply.trouble.kind == row.kind);
+        CHECK(reply.trouble.may_have_applied == row.may_have_applied);
+        on.store(false);
+        CHECK_FALSE(idem::finish_one(store, request).trouble);
+    }
+}
+
+TEST_CASE("Redis: a reply that makes no sense is trouble, never an answer",
+          "[integration][redis]") {
+    for (const std::string reply :
+         {":3\r\n", "$-1\r\n", "$0\r\n\r\n", "*0\r\n", "+OK\r\n", "$9\r\n\xFF\1\1\1\1\1\1\1\1\r\n",
+          "$9\r\n\x03\1\1\1\1\1\1\1\1\r\n", ":-1\r\n", "$8\r\n\1\1\1\1\1\1\1\1\r\n"}) {
+        const FakeRedis fake([&](const auto& words) -> std::optional<std::string> {
+            return words[0] == "INFO" ? "" : reply;
+        });
+        idem::RedisStore store(quick(fake.url()));
+        const auto got =
+            idem::claim_one(store, idem_test::claim_of({"s", "k"}, idem_test::random_owner()));
+        INFO(reply);
+        CHECK(got.trouble.kind == Trouble::Kind::schema);
+        CHECK(got.trouble.may_have_applied);
+    }
+}
+
+/// Claim, complete and read again by one store over the gate: all must come true.
+void go_through(const Gate& gate, idem::RedisOptions options) {
+    options.url = gate.url();
+    idem::RedisStore store(options);
+    const idem::Key key{"s", "k"};
+    const auto owner = idem_test::random_owner();
+    const auto claimed = idem::claim_one(store, idem_test::claim_of(key, owner));
+    CHECK(claimed.trouble.message == "");
+    CHECK(claimed.kind == idem::ClaimKind::acquired);
+    CHECK(claimed.attempt == 1);
+    const auto done =
+        idem::finish_one(store, idem_test::complete_of(key, owner, claimed.fence, "result"));
+    CHECK(done.trouble.message == "");
+    CHECK_FALSE(done.lost);
+    const auto again = idem::claim_one(store, idem_test::claim_of(key, idem_test::random_owner()));
+    CHECK(again.kind == idem::ClaimKind::completed);
+    CHECK(again.result == "result");
+}
+
+/// How many bytes the whole conversation takes, one way.
+std::size_t length_of(Gate::Way way) {
+    std::size_t length = 0;
+    for (int times = 0; times < 2; ++times) {  // the first one may have to bring the scripts along
+        const Gate gate(shared_redis().port(), way, std::string::npos, Gate::Then::closed);
+        go_through(gate, idem_test::options_for(""));
+        length = gate.passed();
+    }
+    return length;
+}
+
+TEST_CASE("Redis: a connection cut after any byte, either way, loses nothing and repeats nothing",
+          "[integration][redis]") {
+    for (const auto way : {Gate::Way::to_client, Gate::Way::to_server}) {
+        const std::size_t length = length_of(way);
+        std::size_t cuts = 0;
+        // The login is long and dull: a step through it, then every byte.
+        for (std::size_t at = 0; at<length; at += length - at> 450 ? 61 : 1) {
+            const Gate gate(shared_redis().port(), way, at, Gate::Then::closed);
+            INFO("cut after " << at << " of " << length);
+            go_through(gate, idem_test::options_for(""));
+            CHECK(gate.cut());
+            ++cuts;
+        }
+        CHECK(cuts > 400);
+    }
+}
+
+TEST_CASE("Redis: a connection that falls silent is given up, and no reply of it is taken later",
+          "[integration][redis]") {
+    for (const auto way : {Gate::Way::to_client, Gate::Way::to_server}) {
+        const std::size_t length = length_of(way);
+        // In each of the three exchanges, and in the middle of what they carry.
+        for (std::size_t left = 10; left < 450; left += 55) {
+            const Gate gate(shared_redis().port(), way, length - left, Gate::Then::silent);
+            INFO("silent " << left << " before the end");
+            auto options = idem_test::options_for("");
+            options.command_timeout = 150ms;
+            go_through(gate, options);
+            CHECK(gate.cut());
+        }
+    }
+}
+
+TEST_CASE("Redis: a child that was forked gets a usage error and leaves the parent's sockets alone",
+          "[integration][redis][fork]") {
+    idem::RedisStore store(idem_test::options_for(shared_redis().url()));
+    CHECK(works(store));
+    CHECK(idem_test::in_child([&] {
+              const auto reply = idem::claim_one(
+                  store, idem_test::claim_of({"s", "k"}, idem_test::random_owner()));
+              if (reply.trouble.kind != Trouble::Kind::usage) return false;
+              if (store.watch(idem_test::view_of({"s", "k"}), [] {}) != nullptr) return false;
+              idem::RedisStore own(idem_test::options_for(shared_redis().url()));
+              return works(own);
+          }) == "");
+    const auto before = store.traffic().round_trips;
+    CHECK(works(store));
+    CHECK(store.traffic().round_trips == before + 2);
+}
+
+TEST_CASE("Redis: a child may let a store go whose callers were waiting when it was forked",
+          "[integration][redis][fork]") {
+    RedisServer server;
+    auto options = idem_test::options_for(server.url());
+    options.connections = 1;
+    std::optional<idem::RedisStore> store(options);
+    CHECK(works(*store));
+    std::vector<std::thread> callers;
+    callers.emplace_back([&] { (void)RedisCli(server.url())({"DEBUG", "SLEEP", "0.3"}); });
+    for (int i = 0; i < 4; ++i) {
+        callers.emplace_back([&] {
+            for (int times = 0; times < 50; ++times)
+                (void)idem::find_one(*store, idem_test::view_of({"s", "k"}));
+        });
+    }
+    for (int i = 0; i < 5; ++i)
+        CHECK(idem_test::in_child([&] {
+                  store.reset();
+                  return true;
+              }) == "");
+    for (auto& caller : callers) caller.join();
+    CHECK(works(*store));
+}
+
+}  // namespace

@@ -8,7 +8,6 @@
 #include <idem/postgres/fault.hpp>
 #include <idem/postgres/params.hpp>
 #include <idem/postgres/place.hpp>
-#include <idem/postgres/resolve.hpp>
 #include <idem/postgres/connection.hpp>
 #include <idem/postgres/pool.hpp>
 #include <idem/postgres/notices.hpp>

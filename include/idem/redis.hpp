@@ -7,7 +7,6 @@
 // clang-format off
 #include <idem/redis/fault.hpp>
 #include <idem/redis/address.hpp>
-#include <idem/redis/resolve.hpp>
 #include <idem/redis/connection.hpp>
 #include <idem/redis/pool.hpp>
 #include <idem/redis/topology.hpp>

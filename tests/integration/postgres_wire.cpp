@@ -252,7 +252,8 @@ TEST_CASE("PostgreSQL: after fork the child is refused and the parent's session 
 TEST_CASE("PostgreSQL: a pool that is all in use is unavailable in time",
           "[integration][postgres]") {
     idem::postgres::Fault fault;
-    idem::postgres::Pool pool(idem::postgres::Conninfo(shared_server().conninfo()), 2, 20s);
+    idem::postgres::Pool pool({idem::postgres::Conninfo(shared_server().conninfo())}, 2,
+                              20s);
     auto first = pool.borrow(idem_test::in_seconds(20), fault);
     auto second = pool.borrow(idem_test::in_seconds(20), fault);
     REQUIRE((first && second));

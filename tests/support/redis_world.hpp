@@ -29,6 +29,8 @@ public:
     }
     [[nodiscard]] idem::Instant now() const { return clock_.now(); }
     [[nodiscard]] bool list_may_repeat() const { return true; }
+    /// The server drops what is past its time to live before a purge can count it.
+    [[nodiscard]] bool expires_unasked() const { return true; }
 
     /// What is damaged or newer for the kit's format is put as its like in ours.
     void put_raw(const idem::KeyView& key, std::string_view bytes) {

@@ -21,11 +21,11 @@
 
 #include <idem/clock.hpp>
 #include <idem/detail/fork.hpp>
+#include <idem/detail/resolve.hpp>
 #include <idem/error.hpp>
 #include <idem/postgres/fault.hpp>
 #include <idem/postgres/params.hpp>
 #include <idem/postgres/place.hpp>
-#include <idem/postgres/resolve.hpp>
 
 namespace idem::inline v0_1::postgres {
 
@@ -305,7 +305,7 @@ private:
                                                               std::string& why) {
         std::vector<std::string> addresses = {place.address};
         if (place.address.empty() && !place.is_path()) {
-            Resolved resolved = resolve(place.host, share_of(deadline, 2));
+            auto resolved = idem::detail::resolve(place.host, share_of(deadline, 2));
             why = resolved.error;
             addresses = std::move(resolved.addresses);
         }

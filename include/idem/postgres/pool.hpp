@@ -1,134 +1,36 @@
 #ifndef IDEM_POSTGRES_POOL_HPP
 #define IDEM_POSTGRES_POOL_HPP
 
-#include <condition_variable>
 #include <cstddef>
-#include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
+#include <idem/detail/pool.hpp>
 #include <idem/postgres/connection.hpp>
 
 namespace idem::inline v0_1::postgres {
 
-/// A bounded number of connections, made when they are wanted. One is held for one request only,
-/// never while a handler runs: handlers that query too could otherwise starve each other.
-/// For any thread; nothing of it survives fork, and a child is told so.
-class Pool {
-public:
-    Pool(Conninfo info, std::size_t size, Duration connect_timeout)
-        : info_(std::move(info)), size_(size), connect_timeout_(connect_timeout) {}
+/// The server of a conninfo: the first of its hosts that takes us.
+struct Server {
+    using Connection = postgres::Connection;
+    using Fault = postgres::Fault;
 
-    Pool(const Pool&) = delete;
-    Pool& operator=(const Pool&) = delete;
-    ~Pool() = default;
+    Conninfo info;
 
-    /// A connection on loan. It goes back when this ends, or is closed where it cannot be reused.
-    class Loan {
-    public:
-        Loan(Pool& pool, Connection connection) noexcept
-            : pool_(&pool), connection_(std::move(connection)) {}
-        Loan(Loan&& other) noexcept
-            : pool_(std::exchange(other.pool_, nullptr)),
-              connection_(std::move(other.connection_)) {}
-        Loan& operator=(Loan&&) = delete;
-        ~Loan() {
-            if (pool_ != nullptr) pool_->give_back(std::move(connection_));
-        }
-        Connection* operator->() noexcept { return &connection_; }
-        Connection& operator*() noexcept { return connection_; }
-
-    private:
-        Pool* pool_;
-        Connection connection_;
-    };
-
-    /// Waits for a connection until the deadline. `fault` says why there is none.
-    [[nodiscard]] std::optional<Loan> borrow(LocalInstant deadline, Fault& fault) {
-        if (!made_in_.here()) {
-            fault = Fault::of(code::forked, "this store was made before fork: make one here");
-            return std::nullopt;
-        }
-        std::unique_lock lock(mutex_);
-        for (;;) {
-            while (!idle_.empty()) {
-                Connection connection = std::move(idle_.back());
-                idle_.pop_back();
-                if (connection.alive()) return Loan(*this, std::move(connection));
-                --open_;
-            }
-            if (open_ < size_) break;
-            const auto left = deadline - LocalClock::now();
-            if (left <= left.zero()) {
-                fault = Fault::of(code::no_place, "all " + std::to_string(size_) +
-                                                      " connections to \"" + info_.database() +
-                                                      "\" stayed busy for the time allowed");
-                return std::nullopt;
-            }
-            given_back_.wait_for(lock, left);
-        }
-        ++open_;
-        lock.unlock();
-        std::optional<Connection> made;
-        try {
-            made = Connection::open(info_, std::min(deadline, LocalClock::now() + connect_timeout_),
-                                    fault);
-        } catch (...) {
-            one_less();
-            throw;
-        }
-        if (!made) {
-            one_less();
-            return std::nullopt;
-        }
-        return Loan(*this, *std::move(made));
+    [[nodiscard]] std::optional<Connection> open(LocalInstant deadline, Fault& why_not) const {
+        return Connection::open(info, deadline, why_not);
     }
-
-    [[nodiscard]] const std::string& database() const noexcept { return info_.database(); }
-
-    /// Connections that are open at this moment, on loan or idle.
-    [[nodiscard]] std::size_t open() const {
-        const std::lock_guard lock(mutex_);
-        return open_;
+    [[nodiscard]] static Fault forked() {
+        return Fault::of(code::forked, "this PostgresStore was made before fork: make one here");
     }
-
-private:
-    void give_back(Connection connection) noexcept {
-        if (!made_in_.here()) return;  // the parent's other threads may have held the lock
-        {
-            const std::lock_guard lock(mutex_);
-            bool kept = false;
-            if (connection.usable()) {
-                try {
-                    idle_.push_back(std::move(connection));
-                    kept = true;
-                } catch (...) {  // no memory to keep it: closed instead
-                }
-            }
-            if (!kept) --open_;
-        }
-        given_back_.notify_one();
+    [[nodiscard]] Fault all_busy(std::size_t connections) const {
+        return Fault::of(code::no_place, "all " + std::to_string(connections) +
+                                             " connections to \"" + info.database() +
+                                             "\" stayed busy for the time allowed");
     }
-    void one_less() noexcept {
-        {
-            const std::lock_guard lock(mutex_);
-            --open_;
-        }
-        given_back_.notify_one();
-    }
-
-    Conninfo info_;
-    std::size_t size_;
-    Duration connect_timeout_;
-    idem::detail::MadeIn made_in_{};
-    mutable std::mutex mutex_{};
-    std::condition_variable given_back_{};
-    std::vector<Connection> idle_{};
-    std::size_t open_ = 0;
 };
+
+using Pool = idem::detail::Pool<Server>;
 
 }  // namespace idem::inline v0_1::postgres
 

@@ -28,7 +28,7 @@ public:
     explicit State(PostgresOptions options)
         : options_((check(options), std::move(options))),
           names_(options_.schema, options_.table, options_.clock_sql),
-          pool_(Conninfo(options_.conninfo), options_.connections, options_.connect_timeout),
+          pool_({Conninfo(options_.conninfo)}, options_.connections, options_.connect_timeout),
           find_(statement(find_text(names_))),
           list_(statement(list_text(names_))),
           purge_(statement(purge_text(names_))),

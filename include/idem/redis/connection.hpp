@@ -28,9 +28,9 @@
 
 #include <idem/clock.hpp>
 #include <idem/detail/fork.hpp>
+#include <idem/detail/resolve.hpp>
 #include <idem/redis/address.hpp>
 #include <idem/redis/fault.hpp>
-#include <idem/redis/resolve.hpp>
 
 namespace idem::inline v0_1::redis {
 
@@ -333,7 +333,7 @@ private:
 
     [[nodiscard]] static Socket connect_host(const Place& place, LocalInstant deadline,
                                              std::string& why) {
-        const Resolved resolved = resolve(place.host, deadline);
+        const auto resolved = idem::detail::resolve(place.host, deadline);
         why = resolved.error;
         for (std::size_t i = 0; i < resolved.addresses.size(); ++i) {
             const auto now = LocalClock::now();

@@ -33,7 +33,7 @@ public:
 class SingleServer final : public Topology {
 public:
     SingleServer(Place place, Login login, std::size_t connections, Duration connect_timeout)
-        : pool_(std::move(place), std::move(login), connections, connect_timeout) {}
+        : pool_({std::move(place), std::move(login)}, connections, connect_timeout) {}
 
     [[nodiscard]] std::size_t nodes() const override { return 1; }
     [[nodiscard]] std::size_t node_of(std::string_view) const override { return 0; }

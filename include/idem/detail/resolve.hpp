@@ -1,5 +1,5 @@
-#ifndef IDEM_REDIS_RESOLVE_HPP
-#define IDEM_REDIS_RESOLVE_HPP
+#ifndef IDEM_DETAIL_RESOLVE_HPP
+#define IDEM_DETAIL_RESOLVE_HPP
 
 #include <algorithm>
 #include <array>
@@ -25,16 +25,14 @@
 #endif
 #endif
 
-namespace idem::inline v0_1::redis {
+namespace idem::inline v0_1::detail {
 
 struct Resolved {
     std::vector<std::string> addresses{};  ///< Numeric, in the resolver's order.
     std::string error{};                   ///< Why there are none.
 };
 
-namespace detail {
-
-[[nodiscard]] inline std::vector<std::string> numeric(const addrinfo* list) {
+[[nodiscard]] inline std::vector<std::string> numeric_addresses(const addrinfo* list) {
     std::vector<std::string> out;
     for (const addrinfo* at = list; at != nullptr; at = at->ai_next) {
         std::array<char, NI_MAXHOST> text{};
@@ -111,7 +109,7 @@ struct [[gnu::visibility("hidden")]] AbandonedLookUps {
     }
     const int error = gai_error(&look_up->request);
     if (error != 0) return {{}, gai_strerror(error)};
-    return {numeric(look_up->request.ar_result), {}};
+    return {numeric_addresses(look_up->request.ar_result), {}};
 }
 #else
 /// Here the resolver's own time limit is the only one.
@@ -121,27 +119,25 @@ struct [[gnu::visibility("hidden")]] AbandonedLookUps {
     if (const int error = getaddrinfo(host.c_str(), nullptr, &hints, &list); error != 0)
         return {{}, gai_strerror(error)};
     const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owned(list, freeaddrinfo);
-    return {numeric(list), {}};
+    return {numeric_addresses(list), {}};
 }
 #endif
-
-}  // namespace detail
 
 /// The addresses of a host, within the time allowed: a plain look-up has no limit, and a
 /// dead name server would hold a claim up for half a minute.
 [[nodiscard]] inline Resolved resolve(const std::string& host, LocalInstant deadline) {
-    const addrinfo hints = detail::stream_hints(AI_NUMERICHOST);
+    const addrinfo hints = stream_hints(AI_NUMERICHOST);
     addrinfo* list = nullptr;
     if (getaddrinfo(host.c_str(), nullptr, &hints, &list) == 0) {
         const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owned(list, freeaddrinfo);
-        return {detail::numeric(list), {}};
+        return {numeric_addresses(list), {}};
     }
-    Resolved out = detail::look_up(host, deadline);
+    Resolved out = look_up(host, deadline);
     if (out.addresses.empty() && out.error.empty()) out.error = "the name has no address";
     return out;
 }
 
-}  // namespace idem::inline v0_1::redis
+}  // namespace idem::inline v0_1::detail
 
 #undef IDEM_RESOLVES_ASIDE
 

@@ -9,7 +9,6 @@
 //   memory       bytes per finished record
 //   scale        first, replay and bytes from 10^4 keys to --scale-max
 //   postgres     duplicates, first executions and batches on a server (--postgres CONNINFO)
-//   postgres_purge  claims while a million rows are purged there
 //
 // `guard` is IdempotencyGuard::run with a fingerprint of the 64-byte request, `store` the claims
 // and finishes by themselves, `map` 64 × (unordered_map + mutex) that checks nothing.
@@ -421,8 +420,8 @@ void scale(Settings settings, Report& report) {
 constexpr const char* usage =
     "idem_bench [--workloads a,b,...] [--keys N] [--keys-cached N] [--operations N] [--rounds N]\n"
     "           [--threads 1,2,4] [--scale-max N] [--clock wall|cpu] [--json FILE]\n"
-    "           [--postgres CONNINFO] [--postgres-operations N] [--postgres-purged N]\n"
-    "workloads: fingerprint replay contended mismatch first memory scale postgres postgres_purge\n";
+    "           [--postgres CONNINFO] [--postgres-operations N]\n"
+    "workloads: fingerprint replay contended mismatch first memory scale postgres\n";
 
 std::vector<std::string> split(const std::string& text) {
     std::vector<std::string> out;
@@ -460,8 +459,6 @@ std::optional<Settings> read(const std::vector<std::string>& arguments) {
             out.postgres.conninfo = value;
         } else if (name == "--postgres-operations") {
             out.postgres.operations = number();
-        } else if (name == "--postgres-purged") {
-            out.postgres.purged = number();
         } else if (name == "--threads") {
             out.threads.clear();
             for (const auto& part : split(value))
@@ -493,10 +490,9 @@ int main(int argc, char** argv) {
     if (asked("first")) first(*settings, report);
     if (asked("memory")) memory(settings->keys, report);
     if (asked("scale")) scale(*settings, report);
-    for (const char* workload : {"postgres", "postgres_purge"}) {
-        if (!asked(workload)) continue;
+    if (asked("postgres")) {
 #ifdef IDEM_BENCH_POSTGRES
-        bench::postgres(settings->postgres, workload == std::string("postgres_purge"), report);
+        bench::postgres(settings->postgres, report);
 #else
         std::cerr << "idem_bench: built without PostgreSQL\n";
         return 2;

@@ -207,52 +207,6 @@ public:
                        ratio(rounds, "one by one", "batch of 100"), true, 20);
     }
 
-    /// Claims go on while rows that are over are taken out.
-    void purge() {
-        admin_.run(
-            "INSERT INTO idem_bench.records (fence, created, started, completed, lease_end,"
-            " retention_end, validity_end, attempt, crashes, codec_tag, max_attempts,"
-            " max_crashes, format, state, orphan, result_kind, failure_kind, codec_version,"
-            " key, owner, component, token, bound, verify, takeover, fingerprint, scope,"
-            " tenant, id, result) SELECT i, 1, 1, 1, 1, 1, 0, 1, 0, 0, 0, 0, 1, 4, 0, 1, 0, 0,"
-            " gen_random_uuid(), gen_random_uuid(), 'c', false, false, false, false, '',"
-            " 'bench', '', i::text, repeat('r', 100)::bytea FROM generate_series(1, " +
-            std::to_string(settings_.purged) + ") i");
-        std::atomic<std::uint64_t> next{std::uint64_t{9} << 40U};
-        const auto p99 = [&](auto&& until) {
-            std::vector<double> took;
-            do {
-                const double from = nanoseconds(CLOCK_MONOTONIC);
-                claim_batch(next, 1);
-                took.push_back(nanoseconds(CLOCK_MONOTONIC) - from);
-            } while (!until(took.size()));
-            std::sort(took.begin(), took.end());
-            return took[took.size() * 99 / 100];
-        };
-        const double before =
-            p99([&](std::size_t count) { return count >= settings_.operations * 2; });
-        std::atomic<bool> done{false};
-        std::atomic<std::size_t> removed{0};
-        const double from = nanoseconds(CLOCK_MONOTONIC);
-        std::thread purger([&] {
-            for (bool more = true; more;) {
-                const auto reply = store_.purge(10'000);
-                check(!reply.trouble, reply.trouble.message);
-                removed += reply.removed;
-                more = reply.more;
-            }
-            done = true;
-        });
-        const double during = p99([&](std::size_t) { return done.load(); });
-        const double took = nanoseconds(CLOCK_MONOTONIC) - from;
-        purger.join();
-        check(removed == settings_.purged, "purge");
-        Rounds rounds{{"before", {before / 1000}}, {"during", {during / 1000}}};
-        report_.figures("pg purge", std::to_string(settings_.purged) + " rows", rounds, "us");
-        report_.figures("pg purge", "per row", {{"purge", {took / static_cast<double>(removed)}}});
-        report_.target("P14", "claim p99 during a purge / before", during / before, false, 2);
-    }
-
 private:
     [[nodiscard]] static idem::PostgresOptions options(const PostgresSettings& settings) {
         idem::PostgresOptions out;
@@ -325,9 +279,8 @@ private:
 
 }  // namespace
 
-void postgres(const PostgresSettings& settings, bool purge, Report& report) {
+void postgres(const PostgresSettings& settings, Report& report) {
     Workloads workloads(settings, report);
-    if (purge) return workloads.purge();
     workloads.duplicates();
     workloads.firsts();
     workloads.batches();

@@ -11,14 +11,12 @@ namespace bench {
 struct PostgresSettings {
     std::string conninfo{};           ///< Of a server that may be filled with rows.
     std::uint64_t operations = 2000;  ///< Per round and subject.
-    std::uint64_t purged = 1'000'000;
     int connections = 16;
     int rounds = 5;
 };
 
-/// P11 to P14 beside bare libpq, in one interleaved run. In a schema of its own, dropped at the
-/// end.
-void postgres(const PostgresSettings& settings, bool purge, Report& report);
+/// P11 to P13 beside bare libpq, in one interleaved run. In a schema of its own, dropped at the end.
+void postgres(const PostgresSettings& settings, Report& report);
 
 }  // namespace bench
 

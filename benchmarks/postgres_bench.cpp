@@ -177,6 +177,16 @@ public:
             text("SELECT (100.0 * n_tup_hot_upd / greatest(n_tup_upd, 1))::text FROM"
                  " pg_stat_user_tables WHERE schemaname = 'idem_bench' AND relname = 'records'"));
         report_.target("P12", "updates that are HOT, percent", hot, true, 95);
+        admin_.run("VACUUM idem_bench.records");
+        const auto bytes_of = [&](const char* function) {
+            return std::stod(text("SELECT (1.0 * " + std::string(function) +
+                                  "('idem_bench.records') / (SELECT count(*) FROM"
+                                  " idem_bench.records))::text"));
+        };
+        report_.figures("pg record", "100 B result",
+                        {{"table", {bytes_of("pg_table_size")}},
+                         {"index", {bytes_of("pg_indexes_size")}}},
+                        "B");
     }
 
     void batches() {

@@ -351,7 +351,7 @@ private:
     }
     [[nodiscard]] static socklen_t numeric_address(const std::string& text, std::uint16_t port,
                                                    sockaddr_storage& into) {
-        addrinfo hints = detail::stream_hints(AI_NUMERICHOST | AI_NUMERICSERV);
+        addrinfo hints = idem::detail::stream_hints(AI_NUMERICHOST | AI_NUMERICSERV);
         addrinfo* list = nullptr;
         if (getaddrinfo(text.c_str(), std::to_string(port).c_str(), &hints, &list) != 0) return 0;
         const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owned(list, freeaddrinfo);

@@ -231,6 +231,26 @@ TEST_CASE("M40 a claim taken outside of the transaction that rolls back is relea
     CHECK(user("SELECT count(*) FROM " + bench.schema() + ".orders") == "1");
 }
 
+TEST_CASE("M41 a claim whose payload nobody can read is given back by its ticket alone",
+          "[integration][postgres][field]") {
+    auto bench = make_bench();
+    auto front = guard_of(bench.store());
+    const auto detached = [&](const idem::Key& of) {
+        return std::get<idem::Claim<int>>(front.claim<int>(of, request)).detach(1h).to_string();
+    };
+    const std::string released = detached(key);
+    const std::string failed = detached({"s", "poison"});
+    // The worker knows neither fingerprint nor options of who claimed, and ran nothing.
+    auto worker = guard_of(bench.store());
+    worker.resume<int>(idem::Ticket::parse(released)).release();
+    worker.resume<int>(idem::Ticket::parse(failed))
+        .fail({.kind = idem::FailureClass::final, .code = "unreadable"});
+    CHECK(front.run(key, request, [] { return 1; }).executed());
+    const auto outcome = front.run({"s", "poison"}, request, [] { return 1; });
+    CHECK(outcome.kind() == OutcomeKind::failed);
+    CHECK(outcome.failure().code == "unreadable");
+}
+
 TEST_CASE("M47 what a short memory has forgotten the table still knows",
           "[integration][postgres][field]") {
     auto bench = make_bench();

@@ -8,7 +8,7 @@
 #include <idem/idem.hpp>
 #include <idem/testing/model_store.hpp>
 
-#include "support/eventually.hpp"
+#include "../support/eventually.hpp"
 
 // One use of the library that reaches its inline state: random bytes, a guard, its heartbeat, a
 // fingerprint. `static`, so that each program and shared object runs its own copy and not the

@@ -15,7 +15,8 @@ struct PostgresSettings {
     int rounds = 5;
 };
 
-/// P11 to P13 beside bare libpq, in one interleaved run. In a schema of its own, dropped at the end.
+/// P11 to P13 beside bare libpq, in one interleaved run. In a schema of its own, dropped at the
+/// end.
 void postgres(const PostgresSettings& settings, Report& report);
 
 }  // namespace bench

@@ -58,6 +58,7 @@ UNION ALL SELECT 'function', p.proname::text,
     || CASE WHEN has_function_privilege(p.oid, 'EXECUTE') THEN '' ELSE ' denied' END
   FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
   WHERE n.nspname = {schema} AND starts_with(p.proname::text, {prefix})
+UNION ALL SELECT 'process', pg_backend_pid()::text, ''
 UNION ALL SELECT 'usage', '', has_schema_privilege(n.oid, 'USAGE')::text
   FROM pg_namespace n WHERE n.nspname = {schema})sql";
 
@@ -162,22 +163,30 @@ private:
 
 }  // namespace detail
 
-/// Looks at table, columns, unique index, privileges and functions. Nothing where all is well.
-[[nodiscard]] inline std::optional<Fault> verify(Connection& connection, const Names& names,
-                                                 LocalInstant deadline) {
+/// What `verify` has found.
+struct Verified {
+    std::optional<Fault> wrong{};  ///< Nothing where all is well.
+    bool pooled = false;  ///< Who answers is not who greeted us: a session keeps nothing here.
+};
+
+/// Looks at table, columns, unique index, privileges and functions, and at who answers.
+[[nodiscard]] inline Verified verify(Connection& connection, const Names& names,
+                                     LocalInstant deadline) {
     const std::string text =
         names.fill(detail::look_text, {{"{schema}", Names::literal(names.schema())},
                                        {"{name}", Names::literal(names.table_name())},
                                        {"{prefix}", Names::literal(names.table_name() + "_")}});
     const Answer answer = connection.script(text, deadline);
-    if (answer.fault) return answer.fault;
+    if (answer.fault) return {answer.fault};
     const detail::Look look(answer.result);
     std::string wrong = detail::wrong_relation(look);
     if (wrong.empty()) wrong = detail::wrong_columns(look);
     if (wrong.empty()) wrong = detail::wrong_privileges(look);
     if (wrong.empty()) wrong = detail::wrong_functions(look, names);
-    if (wrong.empty()) return std::nullopt;
-    return Fault{Cure::schema, false, {}, connection.place() + ": " + names.table() + " " + wrong};
+    Verified out{.pooled = look.first("process") != std::to_string(connection.server_process())};
+    if (!wrong.empty())
+        out.wrong = Fault{Cure::schema, false, {}, connection.place() + ": " + names.table() + " " + wrong};
+    return out;
 }
 
 }  // namespace idem::inline v0_1::postgres

@@ -119,9 +119,7 @@ public:
         Fault fault;
         auto loan = pool_.borrow(deadline, fault);
         if (!loan) return fault;
-        auto wrong = verify(**loan, names_, deadline);
-        verified_.store(!wrong);
-        return wrong;
+        return look(**loan, deadline);
     }
 
     /// Where the next purge goes on, so that each looks at another part of the table.
@@ -142,15 +140,22 @@ private:
         if (!loan) return {{}, std::move(fault)};
         const LocalInstant limit = std::min(deadline, LocalClock::now() + each_try);
         if (!verified_.load()) {
-            if (auto wrong = verify(**loan, names_, limit)) {
+            if (auto wrong = look(**loan, limit)) {
                 wrong->may_have_applied = false;
                 return {{}, std::move(wrong)};
             }
-            verified_.store(true);
         }
         const bool keep = !unnamed_only_.load();
         return read_committed_.load() ? (*loan)->run_read_committed(statement, params, keep, limit)
                                       : (*loan)->run(statement, params, keep, limit);
+    }
+
+    [[nodiscard]] std::optional<Fault> look(Connection& connection, LocalInstant deadline) {
+        auto seen = verify(connection, names_, deadline);
+        // What is prepared through a pooler lies about in the sessions of others.
+        if (seen.pooled) unnamed_only_.store(true);
+        verified_.store(!seen.wrong);
+        return std::move(seen.wrong);
     }
 
     void learn(const Fault& fault) noexcept {

@@ -31,6 +31,7 @@ namespace idem::inline v0_1::testing::conformance {
 
 struct Options {
     std::uint64_t seed = 1;
+    /// At least so many, and up to ten times as many until each kind of event has been met.
     std::size_t histories = 200;
     std::size_t steps = 80;      ///< Of each history.
     std::size_t shrinks = 2000;  ///< Runs spent at most on cutting a failing history down.
@@ -148,7 +149,11 @@ template <class Factory>
 
 template <class Factory>
 void run_histories(Factory& factory, const Options& options, Report& report) {
-    for (std::size_t i = 0; i < options.histories; ++i) {
+    const auto goes_on = [&](std::size_t done) {
+        return done < options.histories ||
+               (done < 10 * options.histories && !report.unreached().empty());
+    };
+    for (std::size_t i = 0; goes_on(i); ++i) {
         const std::uint64_t seed = options.seed * 1'000'003 + i;
         const auto steps = make_history(seed, options.steps);
         ++report.histories;

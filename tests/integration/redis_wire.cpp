@@ -54,7 +54,7 @@ bool works(idem::RedisStore& store) {
     return !idem::finish_one(store, idem_test::release_of(key, owner, reply.fence)).trouble;
 }
 
-TEST_CASE("Redis: every error has one class, and says whether it may have been applied",
+TEST_CASE("Redis: every error has one class, and says whether it may have been applied (M103)",
           "[integration][redis]") {
     struct Row {
         const char* text;
@@ -376,7 +376,7 @@ TEST_CASE("Redis: a connection that falls silent is given up, and no reply of it
     }
 }
 
-TEST_CASE("Redis: a child that was forked gets a usage error and leaves the parent's sockets alone",
+TEST_CASE("Redis: a child that was forked gets a usage error and leaves its parent's sockets be (R112)",
           "[integration][redis][fork]") {
     idem::RedisStore store(idem_test::options_for(shared_redis().url()));
     CHECK(works(store));

@@ -376,8 +376,9 @@ TEST_CASE("Redis: a connection that falls silent is given up, and no reply of it
     }
 }
 
-TEST_CASE("Redis: a child that was forked gets a usage error and leaves its parent's sockets be (R112)",
-          "[integration][redis][fork]") {
+TEST_CASE(
+    "Redis: a child that was forked gets a usage error and leaves its parent's sockets be (R112)",
+    "[integration][redis][fork]") {
     idem::RedisStore store(idem_test::options_for(shared_redis().url()));
     CHECK(works(store));
     CHECK(idem_test::in_child([&] {

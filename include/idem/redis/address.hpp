@@ -3,7 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
+
+#include <idem/redis/encryption.hpp>
 
 namespace idem::inline v0_1::redis {
 
@@ -12,6 +15,7 @@ struct Place {
     std::string host{};
     std::uint16_t port = 6379;
     std::string path{};
+    std::shared_ptr<const Encryption> encryption{};  ///< Null: bytes go as they are.
 
     /// For messages.
     [[nodiscard]] std::string name() const {

@@ -51,7 +51,8 @@ inline constexpr std::string_view forked = "IDEMFORKED";      ///< Used in a chi
 inline constexpr std::string_view too_old = "IDEMTOOOLD";     ///< A server older than the floor.
 inline constexpr std::string_view evicts = "IDEMEVICTS";      ///< A server that may drop claims.
 inline constexpr std::string_view nonsense = "IDEMNONSENSE";  ///< A reply that is none of Redis.
-inline constexpr std::string_view unacked = "IDEMUNACKED";    ///< Too few replicas have it.
+inline constexpr std::string_view untrusted = "IDEMUNTRUSTED";  ///< A certificate is not.
+inline constexpr std::string_view unacked = "IDEMUNACKED";      ///< Too few replicas have it.
 }  // namespace code
 
 /// Every error, by how it begins: the longest row that fits counts. What the server says instead of
@@ -81,6 +82,7 @@ inline constexpr FaultClass fault_classes[] = {
     {"IDEMTOOOLD", Cure::usage, false},
     {"IDEMUNACKED", Cure::unavailable, true},
     {"IDEMUNSENT", Cure::reconnect, false},
+    {"IDEMUNTRUSTED", Cure::usage, false},
     {"INPROG", Cure::retry_here, false},     // a failover is being carried out
     {"LOADING", Cure::retry_here, false},    // it reads its data set
     {"MASTERDOWN", Cure::reconnect, false},  // a replica that has lost its master

@@ -73,6 +73,12 @@ private:
     idem::redis::Connection connection_;
 };
 
+/// The server program: IDEM_REDIS_SERVER, or redis-server.
+[[nodiscard]] inline std::string redis_program() {
+    const char* chosen = std::getenv("IDEM_REDIS_SERVER");
+    return chosen == nullptr ? "redis-server" : chosen;
+}
+
 /// A Redis server of one's own on a free port and a Unix socket, with a folder of its own.
 class RedisServer {
 public:
@@ -99,7 +105,7 @@ public:
         std::vector<std::string> command = {"setpriv",
                                             "--pdeathsig",
                                             "KILL",
-                                            "redis-server",
+                                            redis_program(),
                                             "--port",
                                             std::to_string(port_),
                                             "--bind",

@@ -30,6 +30,7 @@ struct Login {
     std::string user{};
     std::string password{};
     unsigned database = 0;
+    std::string name{};  ///< What CLIENT LIST shows.
 };
 
 }  // namespace idem::inline v0_1::redis

@@ -328,6 +328,8 @@ private:
         const std::size_t told = hello.count();
         hello.command({"INFO", "server"});
         hello.command({"INFO", "memory"});
+        // For people who look at CLIENT LIST; who may not say it may use the store all the same.
+        if (!login.name.empty()) hello.command({"CLIENT", "SETNAME", login.name});
         Answers answers = exchange(hello, deadline);
         for (std::size_t i = 0; i < std::min(told + 1, answers.replies.size()); ++i) {
             if (!answers.replies[i].is_error()) continue;

@@ -68,6 +68,7 @@ inline constexpr FaultClass fault_classes[] = {
     {"ERR", Cure::usage, false},     // not a command, an argument or a setting it knows
     {"ERR Error compiling script", Cure::usage, false},
     {"ERR Error running script", Cure::unavailable, true},
+    {"ERR The user executing", Cure::usage, true},  // a right that a script found missing
     {"ERR max number of clients", Cure::unavailable, false},
     {"ERR user_script", Cure::unavailable, true},
     {"EXECABORT", Cure::unavailable, false},

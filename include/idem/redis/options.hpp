@@ -27,6 +27,8 @@ struct RedisOptions {
     /// Goes before every key: two programs with the same prefix share their records. At most 64
     /// bytes, no `{`.
     std::string prefix = "idem:";
+    /// What CLIENT LIST shows of each connection. Visible ASCII without blanks; empty: nothing.
+    std::string client_name = "idem";
     /// At most so many at once; more callers than that wait for each other.
     std::size_t connections = 8;
     /// For name resolution, every address of the host, and the login together.
@@ -97,6 +99,8 @@ inline void read_option(RedisOptions& o, Target& to, const std::string& name,
     };
     if (name == "prefix") {
         o.prefix = value;
+    } else if (name == "client_name") {
+        o.client_name = value;
     } else if (name == "database") {
         to.login.database = number_of<unsigned>(name, value);
     } else if (name == "connections") {
@@ -125,7 +129,7 @@ inline void read_option(RedisOptions& o, Target& to, const std::string& name,
         o.tls_verify = flag_of(name, value);
     } else {
         refuse_url("there is no option \"" + name +
-                   "\"; there are prefix, database, connections, connect_timeout_ms, "
+                   "\"; there are prefix, client_name, database, connections, connect_timeout_ms, "
                    "command_timeout_ms, time_allowed_ms, replicas, replica_timeout_ms, "
                    "refuse_eviction, tls_ca, tls_cert, tls_key, tls_name, tls_verify");
     }
@@ -198,6 +202,7 @@ inline void refuse_tls_options(const RedisOptions& o) {
             to.login.database = detail::number_of<unsigned>("the database", database);
     }
     for (const auto& [name, value] : url->options) detail::read_option(options, to, name, value);
+    to.login.name = options.client_name;
     if (tls) {
         to.place.encryption = detail::encryption_of(options);
         (void)to.place.encryption->begin(to.place.host);  // a name that TLS cannot use
@@ -220,6 +225,9 @@ inline void check(const RedisOptions& o) {
     if (o.connections == 0) throw UsageError("RedisOptions::connections is 0");
     if (o.prefix.size() > 64 || o.prefix.find('{') != std::string::npos)
         throw UsageError("RedisOptions::prefix has more than 64 bytes, or a {");
+    for (const char c : o.client_name)
+        if (c < '!' || c > '~')
+            throw UsageError("RedisOptions::client_name must be visible ASCII without blanks");
     if (o.replicas > 0 && o.replica_timeout >= o.command_timeout)
         throw UsageError(
             "RedisOptions::replica_timeout must be shorter than RedisOptions::command_timeout: a "

@@ -106,11 +106,11 @@ inline constexpr FaultClass fault_classes[] = {
 [[nodiscard]] constexpr FaultClass fault_class(std::string_view text) noexcept {
     FaultClass best{};
     for (const auto& row : fault_classes) {
-        const bool fits = text.starts_with(row.text) && row.text.size() >= best.text.size();
+        if (!text.starts_with(row.text) || row.text.size() < best.text.size()) continue;
         // A row that is one word must not fit a longer one: BUSY is not BUSYKEY.
         const bool ends = text.size() == row.text.size() || row.text.empty() ||
                           text[row.text.size()] == ' ' || row.text.find(' ') != row.text.npos;
-        if (fits && ends) best = row;
+        if (ends) best = row;
     }
     return best;
 }

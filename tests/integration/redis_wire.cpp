@@ -27,6 +27,11 @@ using idem_test::RedisCli;
 using idem_test::RedisServer;
 using idem_test::shared_redis;
 
+// In a constant expression a look past the end of an error does not compile.
+static_assert(fault_class("BUSY").cure == Cure::retry_here);
+static_assert(fault_class("E").cure == Cure::unavailable);
+static_assert(fault_class("").cure == Cure::unavailable);
+
 /// A guarded call over a way that is blocked. It must come back within the time allowed, and some;
 /// the handler must not have run; the message names the host and never the password.
 Trouble blocked(idem::RedisOptions options) {

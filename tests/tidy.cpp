@@ -126,8 +126,9 @@ TEST_CASE("tidy: a header includes only what lies below it", "[tidy]") {
 TEST_CASE("tidy: each C library is included in one place", "[tidy]") {
     const std::vector<std::pair<std::regex, std::set<std::string>>> places = {
         {std::regex("openssl/.*"),
-         {"idem/detail/sha256.hpp", "idem/detail/random.hpp", "idem/layered/encrypted.hpp"}},
-        {std::regex("(hiredis/)?hiredis.*"), {"idem/redis/connection.hpp", "idem/redis/tls.hpp"}},
+         {"idem/detail/sha256.hpp", "idem/detail/random.hpp", "idem/layered/encrypted.hpp",
+          "idem/redis/tls.hpp"}},
+        {std::regex("(hiredis/)?hiredis.*"), {"idem/redis/connection.hpp"}},
         {std::regex("(postgresql/)?(libpq.*|pg_config.*)"), {"idem/postgres/connection.hpp"}},
     };
     Violations violations;
@@ -269,8 +270,9 @@ const std::vector<Banned>& banned() {
         made.push_back({std::regex("\\b(TOD[O]|FIXM[E]|XX[X]|HAC[K])\\b"), code, "left open"});
         made.push_back({std::regex("(^|[^.[:alnum:]_}])/(hom[e]|roo[t]|wor[k]|far[m]|User[s])/"),
                         all, "a path of one machine"});
-        made.push_back({std::regex("sleep_for\\s*\\(.*(\\bseconds\\b|[0-9](s|min|h)\\s*\\)|minute|hour)"),
-                        tests, "sleeps for time; move a clock by hand"});
+        made.push_back(
+            {std::regex("sleep_for\\s*\\(.*(\\bseconds\\b|[0-9](s|min|h)\\s*\\)|minute|hour)"),
+             tests, "sleeps for time; move a clock by hand"});
         made.push_back({std::regex("sleep_for\\s*\\(.*([5-9][0-9]{2}|[0-9]{4,})m?s?\\b"), tests,
                         "sleeps for half a second or more; move a clock by hand"});
         made.push_back({std::regex("SUCCEE[D]\\(\\)|(CHECK|REQUIRE)\\((true|fals[e])\\)|"

@@ -13,6 +13,8 @@
 #include <idem/fingerprint.hpp>
 #include <idem/failure.hpp>
 #include <idem/clock.hpp>
+// #include <idem/detail/resolve.hpp>  of the backends that talk to a server
+// #include <idem/detail/pool.hpp>
 #include <idem/record.hpp>
 #include <idem/record_codec.hpp>
 #include <idem/codec.hpp>

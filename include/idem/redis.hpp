@@ -6,7 +6,11 @@
 
 // clang-format off
 #include <idem/redis/fault.hpp>
+#include <idem/redis/encryption.hpp>
 #include <idem/redis/address.hpp>
+#include <idem/redis/socket.hpp>
+// needs idem::redis_tls (libssl):
+// #include <idem/redis/tls.hpp>
 #include <idem/redis/connection.hpp>
 #include <idem/redis/pool.hpp>
 #include <idem/redis/topology.hpp>

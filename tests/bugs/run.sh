@@ -2,7 +2,8 @@
 # Does a test notice? Puts plausible faults back into the library, one at a time, and expects the
 # tests to fail: tests/bugs/run.sh [--sample [N]] [--seed S] [--family F] [--list] [NAME...]
 #
-# A fault is a file FAMILY/NAME.txt, of the families below:
+# A fault is a file words/NAME.txt, protocol/NAME.txt, memory/NAME.txt, guard/NAME.txt,
+# redis/NAME.txt or postgres/NAME.txt:
 #
 #   broken: what is wrong, in one line
 #   promise: what it breaks
@@ -102,6 +103,7 @@ build() {
         options+=(-I"$(pg_config --includedir)") && linked+=(-lpq)
     fi
     if [[ $1 == integration/redis_* ]]; then linked+=(-lhiredis); fi
+    if [[ $1 == tls/redis_* ]]; then linked+=(-lhiredis -lssl); fi
     "$compiler" "${options[@]}" -I"$out/common" -include prefix.hpp -I"$2" -I"$root/tests" \
         -c "$root/tests/$1" -o "$3.o" &&
         "$compiler" -pthread "$3.o" "$out/common/main.o" "${linked[@]}" -o "$3" &&

@@ -6,6 +6,9 @@
 #ifdef WANT_redis
 #include <idem/redis.hpp>
 #endif
+#ifdef WANT_redis_tls
+#include <idem/redis/tls.hpp>
+#endif
 #ifdef WANT_postgres
 #include <idem/postgres.hpp>
 #endif

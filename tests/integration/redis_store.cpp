@@ -238,7 +238,8 @@ TEST_CASE("Redis: the layout of a record and the name of its key are fixed",
     CHECK(read->payload.resource == "res");
 }
 
-TEST_CASE("Redis: a reader skips what a later minor version has added", "[integration][redis]") {
+TEST_CASE("Redis: a reader skips what a later minor version has added, and takes no damage (R77)",
+          "[integration][redis]") {
     RedisCli cli(shared_redis().url());
     idem::RedisStore store(options_for(shared_redis().url(), "minor:"));
     const auto held = acquire(store, "k");
@@ -275,7 +276,8 @@ TEST_CASE("Redis: a reader skips what a later minor version has added", "[integr
     CHECK(troubled == 1);
 }
 
-TEST_CASE("Redis: a record goes by itself when its retention is over", "[integration][redis]") {
+TEST_CASE("Redis: a record goes by itself when its retention is over (R29, R34, R35)",
+          "[integration][redis]") {
     RedisCli cli(shared_redis().url());
     idem::RedisStore store(options_for(shared_redis().url(), "ttl:"));
     const idem::Key key{"s", "k"};
@@ -357,8 +359,9 @@ TEST_CASE("Redis: a server that may evict claims is noticed, or refused (R106)",
     CHECK(claim(strict, {"s", "k"}).kind == ClaimKind::acquired);
 }
 
-TEST_CASE("Redis: whoever lost the record is lost, and the next fence is higher (R14, R106, M19)",
-          "[integration][redis]") {
+TEST_CASE(
+    "Redis: whoever lost the record is lost, and the next fence is higher (R14, R106, M7, M19)",
+    "[integration][redis]") {
     RedisCli cli(shared_redis().url());
     idem::RedisStore store(options_for(shared_redis().url(), "evict:"));
     const auto held = acquire(store, "k");

@@ -27,6 +27,11 @@ using idem_test::RedisCli;
 using idem_test::RedisServer;
 using idem_test::shared_redis;
 
+// In a constant expression a look past the end of an error does not compile.
+static_assert(fault_class("BUSY").cure == Cure::retry_here);
+static_assert(fault_class("E").cure == Cure::unavailable);
+static_assert(fault_class("").cure == Cure::unavailable);
+
 /// A guarded call over a way that is blocked. It must come back within the time allowed, and some;
 /// the handler must not have run; the message names the host and never the password.
 Trouble blocked(idem::RedisOptions options) {
@@ -54,7 +59,7 @@ bool works(idem::RedisStore& store) {
     return !idem::finish_one(store, idem_test::release_of(key, owner, reply.fence)).trouble;
 }
 
-TEST_CASE("Redis: every error has one class, and says whether it may have been applied",
+TEST_CASE("Redis: every error has one class, and says whether it may have been applied (M103)",
           "[integration][redis]") {
     struct Row {
         const char* text;
@@ -79,6 +84,7 @@ TEST_CASE("Redis: every error has one class, and says whether it may have been a
         {"ERR max number of clients reached", Cure::unavailable, false},
         {"ERR Error running script (call to f_1): @user_script:1:", Cure::unavailable, true},
         {"ERR user_script:30: something", Cure::unavailable, true},
+        {"ERR The user executing the script can't run this command", Cure::usage, true},
         {"ERR unknown command 'EVALSHA'", Cure::usage, false},
         {"ERR DB index is out of range", Cure::usage, false},
         {"WRONGPASS invalid username-password pair", Cure::usage, false},
@@ -152,11 +158,14 @@ TEST_CASE("Redis: a URL is read strictly, and what is wrong with it is named",
         {"redis://secret@host", "without a password"},
         {"redis://:secret@[::1", "brackets"},
         {"redis+unix://secret", "begins with /"},
-        {"rediss://:secret@host", "TLS"},
+        {"rediss://:secret@host", "idem/redis/tls.hpp"},
+        {"redis://:secret@host?tls_verify=no", "not rediss://"},
+        {"redis://:secret@host?tls_ca=ca.pem", "not rediss://"},
         {"http://:secret@host", "scheme"},
         {"secret", "redis://host"},
         {"redis://:secret@host?prefix=a{b", "prefix"},
         {"redis://:secret@host?connections=0", "connections"},
+        {"redis://:secret@host?client_name=two%20words", "client_name"},
         {"redis://:secret@host?replicas=1&replica_timeout_ms=9000", "replica_timeout"},
         {"redis://:secret@host?time_allowed_ms=0", "time_allowed"},
     };
@@ -194,14 +203,92 @@ TEST_CASE("Redis: a wrong password, user or database is a usage error that names
     CHECK(RedisCli("redis://:right@" + at + "/2")({"DBSIZE"}) == "1");
 }
 
-TEST_CASE("Redis: a user who may not ask for the version may use the store",
+/// Every operation of the port, on small and on large records. The first error.
+std::string use_all(idem::RedisStore& store, const std::string& id) {
+    const idem::Key key{"acl", id};
+    const auto owner = idem_test::random_owner();
+    const std::string large(5000, 'x');
+    std::string said;
+    const auto note = [&](const auto& reply) {
+        if (said.empty()) said = reply.trouble.message;
+        return reply;
+    };
+    auto claimed = note(idem::claim_one(store, idem_test::claim_of(key, owner)));
+    (void)note(idem::renew_one(
+        store, {idem_test::view_of(key), owner, claimed.fence, 40s, std::string_view(large), {}}));
+    (void)note(
+        idem::renew_one(store, {idem_test::view_of(key), owner, claimed.fence, 50s, {}, {}}));
+    (void)note(idem::finish_one(store, idem_test::release_of(key, owner, claimed.fence)));
+    claimed = note(idem::claim_one(store, idem_test::claim_of(key, idem_test::random_owner())));
+    (void)note(idem::find_one(store, idem_test::view_of(key)));
+    (void)note(idem::reap_one(store, {idem_test::view_of(key), claimed.fence, 1h, 1h}));
+    (void)note(idem::forget_one(store, {idem_test::view_of(key), 1s}));
+    const idem::Key token{"acl", id + "token"};
+    (void)note(
+        idem::issue_one(store, {idem_test::view_of(token), {}, idem_test::random_owner(), 1h, 1h}));
+    claimed = note(idem::claim_one(store, idem_test::claim_of(token, owner)));
+    auto hold = idem_test::complete_of(token, owner, claimed.fence, "");
+    hold.kind = idem::FinishKind::quarantine;
+    (void)note(idem::finish_one(store, hold));
+    idem::ResolveRequest resolve;
+    resolve.key = idem_test::view_of(token);
+    resolve.seen_fence = claimed.fence;
+    resolve.retention = 1h;
+    resolve.succeeded = true;
+    resolve.result_kind = idem::ResultKind::value;
+    resolve.result = large;
+    (void)note(idem::resolve_one(store, resolve));
+    claimed = note(idem::claim_one(store, idem_test::claim_of(token, idem_test::random_owner())));
+    if (claimed.result != large) said += "no result";
+    return said;
+}
+
+TEST_CASE("Redis: the rights that the store needs are those, and no fewer",
           "[integration][redis]") {
     RedisServer server;
-    RedisCli(server.url())({"ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+eval",
-                            "+evalsha", "+get", "+getrange", "+strlen", "+set", "+setrange",
-                            "+pexpire", "+time"});
-    idem::RedisStore store(quick("redis://app:secret@127.0.0.1:" + std::to_string(server.port())));
-    CHECK(works(store));  // without PUBLISH too: who waits polls
+    RedisCli cli(server.url());
+    std::vector<std::string> needed = {"+eval", "+evalsha",  "+get",     "+getrange", "+strlen",
+                                       "+set",  "+setrange", "+pexpire", "+time"};
+    const auto allow = [&](const std::vector<std::string>& rights) {
+        std::vector<std::string> line = {"ACL", "SETUSER", "app",     "reset",
+                                         "on",  ">secret", "~idem:*", "&idem:*"};
+        line.insert(line.end(), rights.begin(), rights.end());
+        const std::vector<std::string_view> words(line.begin(), line.end());
+        idem::redis::Request request;
+        request.command(words);
+        const auto answers = cli.connection().exchange(request, idem_test::in_seconds(20));
+        REQUIRE_FALSE(answers.replies.at(0).is_error());
+        (void)cli({"SCRIPT", "FLUSH"});
+    };
+    auto options = quick("redis://app:secret@127.0.0.1:" + std::to_string(server.port()));
+    options.prefix = "idem:";
+    allow(needed);
+    {
+        // Without INFO, PUBLISH or CLIENT too: then who waits polls, and no eviction is noticed.
+        idem::RedisStore store(options);
+        CHECK(use_all(store, "all") == "");
+    }
+    for (const auto& right : needed) {
+        INFO("without " << right);
+        auto fewer = needed;
+        std::erase(fewer, right);
+        allow(fewer);
+        idem::RedisStore store(options);
+        const auto said = use_all(store, right);
+        INFO(said);
+        CHECK((said.find("NOPERM") != std::string::npos ||
+               said.find("can't run this") != std::string::npos));
+    }
+    // And what makes the rest of the service: notices, lists, the look at the server, the name.
+    for (const auto* more :
+         {"+publish", "+subscribe", "+unsubscribe", "+scan", "+info", "+client|setname"})
+        needed.emplace_back(more);
+    allow(needed);
+    idem::RedisStore store(options);
+    CHECK(use_all(store, "more") == "");
+    CHECK(store.watch(idem_test::view_of({"acl", "k"}), [] {}) != nullptr);
+    CHECK_FALSE(store.list({}).trouble);
+    CHECK(cli({"CLIENT", "LIST"}).find(" name=idem ") != std::string::npos);
 }
 
 TEST_CASE("Redis: a port where something else answers is unavailable, in time, by name",
@@ -353,7 +440,8 @@ TEST_CASE("Redis: a connection cut after any byte, either way, loses nothing and
             const Gate gate(shared_redis().port(), way, at, Gate::Then::closed);
             INFO("cut after " << at << " of " << length);
             go_through(gate, idem_test::options_for(""));
-            CHECK(gate.cut());
+            // INFO tells numbers, and not always with as many digits.
+            CHECK((gate.cut() || length - at < 16));
             ++cuts;
         }
         CHECK(cuts > 400);
@@ -376,8 +464,9 @@ TEST_CASE("Redis: a connection that falls silent is given up, and no reply of it
     }
 }
 
-TEST_CASE("Redis: a child that was forked gets a usage error and leaves the parent's sockets alone",
-          "[integration][redis][fork]") {
+TEST_CASE(
+    "Redis: a child that was forked gets a usage error and leaves its parent's sockets be (R112)",
+    "[integration][redis][fork]") {
     idem::RedisStore store(idem_test::options_for(shared_redis().url()));
     CHECK(works(store));
     CHECK(idem_test::in_child([&] {

@@ -153,6 +153,7 @@ private:
                 std::optional<std::string> reply = answer_(*words);
                 if (reply && reply->empty() && (*words)[0] == "INFO")
                     reply = bulk("redis_version:" + version_ + "\r\n");
+                if ((*words)[0] == "CLIENT") reply = "+OK\r\n";
                 if (!reply || !send_bytes(fd, *reply)) return;
             }
         }

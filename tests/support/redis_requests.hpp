@@ -81,21 +81,6 @@ namespace idem_test {
     return {idem::Component::call, key};
 }
 
-/// The names of all keys on a server that would stay for ever.
-[[nodiscard]] inline std::string without_ttl(RedisCli& cli) {
-    return cli({"EVAL",
-                "local out, at = '', '0'\n"
-                "repeat\n"
-                "  local got = redis.call('SCAN', at, 'COUNT', 1000)\n"
-                "  at = got[1]\n"
-                "  for _, key in ipairs(got[2]) do\n"
-                "    if redis.call('PTTL', key) == -1 then out = out .. key .. ' ' end\n"
-                "  end\n"
-                "until at == '0'\n"
-                "return out",
-                "0"});
-}
-
 /// How often a command was called, by the server's own count.
 [[nodiscard]] inline long calls_of(RedisCli& cli, const std::string& command) {
     const std::string text = cli.info("commandstats", "cmdstat_" + command);

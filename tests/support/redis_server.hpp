@@ -5,6 +5,9 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <initializer_list>
 #include <optional>
@@ -15,6 +18,8 @@
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include <unistd.h>
 
 #include <idem/redis.hpp>
 
@@ -68,6 +73,12 @@ private:
     idem::redis::Connection connection_;
 };
 
+/// The server program: IDEM_REDIS_SERVER, or redis-server.
+[[nodiscard]] inline std::string redis_program() {
+    const char* chosen = std::getenv("IDEM_REDIS_SERVER");
+    return chosen == nullptr ? "redis-server" : chosen;
+}
+
 /// A Redis server of one's own on a free port and a Unix socket, with a folder of its own.
 class RedisServer {
 public:
@@ -94,7 +105,7 @@ public:
         std::vector<std::string> command = {"setpriv",
                                             "--pdeathsig",
                                             "KILL",
-                                            "redis-server",
+                                            redis_program(),
                                             "--port",
                                             std::to_string(port_),
                                             "--bind",
@@ -154,9 +165,41 @@ private:
     ServerProcess process_{};
 };
 
-/// The server that all tests of this program share; each takes a prefix of its own.
+/// The names of all keys on a server that would stay for ever.
+[[nodiscard]] inline std::string without_ttl(RedisCli& cli) {
+    return cli({"EVAL",
+                "local out, at = '', '0'\n"
+                "repeat\n"
+                "  local got = redis.call('SCAN', at, 'COUNT', 1000)\n"
+                "  at = got[1]\n"
+                "  for _, key in ipairs(got[2]) do\n"
+                "    if redis.call('PTTL', key) == -1 then out = out .. key .. ' ' end\n"
+                "  end\n"
+                "until at == '0'\n"
+                "return out",
+                "0"});
+}
+
+/// The server that all tests of this program share; each takes a prefix of its own. When all have
+/// run no key may be left on it that would stay for ever: the program fails then.
 [[nodiscard]] inline RedisServer& shared_redis() {
-    static RedisServer server;
+    struct Shared : RedisServer {
+        ~Shared() {
+            if (getpid() != owner) return;
+            try {
+                RedisCli cli(url());
+                const std::string left = without_ttl(cli);
+                if (left.empty()) return;
+                (void)std::fprintf(stderr, "keys without a time to live: %s\n", left.c_str());
+            } catch (const std::exception& error) {
+                (void)std::fprintf(stderr, "at the end: %s\n", error.what());
+            }
+            end(SIGKILL);
+            std::_Exit(5);
+        }
+        const pid_t owner = getpid();
+    };
+    static Shared server;
     return server;
 }
 

@@ -3,7 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
+
+#include <idem/redis/encryption.hpp>
 
 namespace idem::inline v0_1::redis {
 
@@ -12,6 +15,7 @@ struct Place {
     std::string host{};
     std::uint16_t port = 6379;
     std::string path{};
+    std::shared_ptr<const Encryption> encryption{};  ///< Null: bytes go as they are.
 
     /// For messages.
     [[nodiscard]] std::string name() const {
@@ -26,6 +30,7 @@ struct Login {
     std::string user{};
     std::string password{};
     unsigned database = 0;
+    std::string name{};  ///< What CLIENT LIST shows.
 };
 
 }  // namespace idem::inline v0_1::redis

@@ -7,7 +7,6 @@
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <initializer_list>
 #include <memory>
 #include <new>
@@ -19,18 +18,15 @@
 #include <vector>
 
 #include <hiredis/hiredis.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #include <idem/clock.hpp>
 #include <idem/detail/fork.hpp>
-#include <idem/detail/resolve.hpp>
 #include <idem/redis/address.hpp>
+#include <idem/redis/encryption.hpp>
 #include <idem/redis/fault.hpp>
+#include <idem/redis/socket.hpp>
 
 namespace idem::inline v0_1::redis {
 
@@ -119,27 +115,6 @@ struct ServerFacts {
     std::string eviction{};  ///< The policy, where it may drop keys; else empty.
 };
 
-/// A socket that is closed with its owner. Closing says nothing to the server, so that a forked
-/// child may do it.
-class Socket {
-public:
-    Socket() = default;
-    explicit Socket(int fd) noexcept : fd_(fd) {}
-    Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-    Socket& operator=(Socket&& other) noexcept {
-        std::swap(fd_, other.fd_);
-        return *this;
-    }
-    ~Socket() {
-        if (fd_ >= 0) ::close(fd_);
-    }
-    [[nodiscard]] explicit operator bool() const noexcept { return fd_ >= 0; }
-    [[nodiscard]] int fd() const noexcept { return fd_; }
-
-private:
-    int fd_ = -1;
-};
-
 /// One connection with our own deadlines, for one thread at a time; hiredis reads the replies, the
 /// socket is ours: it never raises SIGPIPE, and no step is without a limit. A connection that timed
 /// out or broke in the middle of a reply says so by `usable`, and must be dropped: its next reply
@@ -150,15 +125,16 @@ public:
     [[nodiscard]] static std::optional<Connection> open(const Place& place, const Login& login,
                                                         LocalInstant deadline, Fault& fault) {
         std::string why;
-        Socket socket = place.path.empty() ? connect_host(place, deadline, why)
-                                           : connect_path(place.path, deadline, why);
+        Socket socket = connect(place, deadline, why);
         if (!socket) {
             fault = Fault::of_client(code::no_place,
                                      "no connection to Redis at " + place.name() + ": " + why);
             return std::nullopt;
         }
         std::optional<Connection> made(Connection(std::move(socket), place.name()));
-        if (auto refused = made->log_in(login, deadline)) {
+        auto refused = made->encrypt(place, deadline);
+        if (!refused) refused = made->log_in(login, deadline);
+        if (refused) {
             fault = *std::move(refused);
             return std::nullopt;
         }
@@ -184,9 +160,12 @@ public:
     [[nodiscard]] Answers exchange(const Request& request, LocalInstant deadline) {
         Answers out;
         out.replies.reserve(request.count());
-        std::string_view rest = request.bytes();
         bool sending = true;
+        std::string_view rest;
         try {
+            std::string sealed;
+            if (!seal(request, sealed, rest)) return broke(std::move(out), true);
+            const std::size_t whole = rest.size();
             while (out.replies.size() < request.count()) {
                 if (sending && !rest.empty()) sending = send_some(rest);
                 if (!await(sending && !rest.empty(), deadline)) {
@@ -194,25 +173,24 @@ public:
                     return out;
                 }
                 if (!read_some(out.replies, request.count()))
-                    return broke(std::move(out), request, rest);
+                    return broke(std::move(out), rest.size() == whole);
             }
+            if (!rest.empty()) broken_ = true;  // answered before it was asked
         } catch (...) {
             broken_ = true;
             throw;
         }
-        if (!rest.empty()) broken_ = true;  // answered before it was asked
         return out;
     }
 
     /// For a subscriber: sends without waiting for replies. False where the connection is at its
     /// end.
     [[nodiscard]] bool send(const Request& request, LocalInstant deadline) {
-        std::string_view rest = request.bytes();
-        while (!rest.empty()) {
-            if (!send_some(rest)) return broken_ = true, false;
-            if (!rest.empty() && !await(true, deadline)) return broken_ = true, false;
-        }
-        return true;
+        std::string sealed;
+        std::string_view rest;
+        if (seal(request, sealed, rest) && send_all(rest, deadline)) return true;
+        broken_ = true;
+        return false;
     }
     /// For a subscriber: what has arrived. False where the connection is at its end.
     [[nodiscard]] bool receive(std::vector<Reply>& replies) {
@@ -235,16 +213,35 @@ private:
         broken_ = true;
         return Fault::of_client(word, "Redis at " + place_ + ": " + why);
     }
-    [[nodiscard]] Answers broke(Answers out, const Request& request, std::string_view rest) {
-        const bool unsent = rest.size() == request.bytes().size();
+    [[nodiscard]] Answers broke(Answers out, bool unsent) {
+        const std::string reason = cipher_ ? cipher_->why() : std::string();
+        const std::string more = reason.empty() ? reason : " (TLS: " + reason + ")";
         if (nonsense_) {
             out.fault = fail(code::nonsense, "what answers there does not speak Redis's protocol");
+        } else if (cipher_ && cipher_->distrust()) {
+            out.fault = fail(code::untrusted, "a certificate is not accepted" + more);
         } else {
-            out.fault = fail(unsent ? code::unsent : code::broken, "the connection was closed");
+            out.fault =
+                fail(unsent ? code::unsent : code::broken, "the connection was closed" + more);
         }
         return out;
     }
 
+    /// The bytes of a request as they go out; they refer into it, or into `sealed`.
+    [[nodiscard]] bool seal(const Request& request, std::string& sealed, std::string_view& bytes) {
+        bytes = request.bytes();
+        if (!cipher_) return true;
+        if (!cipher_->seal(bytes, sealed)) return false;
+        bytes = sealed;
+        return true;
+    }
+    [[nodiscard]] bool send_all(std::string_view rest, LocalInstant deadline) {
+        while (!rest.empty()) {
+            if (!send_some(rest)) return false;
+            if (!rest.empty() && !await(true, deadline)) return false;
+        }
+        return true;
+    }
     /// False where nothing more can be sent; a last word may still be there to be read.
     [[nodiscard]] bool send_some(std::string_view& rest) noexcept {
         while (!rest.empty()) {
@@ -266,12 +263,17 @@ private:
             if (got < 0 && errno == EINTR) continue;
             if (got < 0) return errno == EAGAIN || errno == EWOULDBLOCK;
             if (got == 0) return false;
-            if (redisReaderFeed(reader_.get(), buffer.data(), static_cast<std::size_t>(got)) !=
-                REDIS_OK)
+            std::string_view bytes(buffer.data(), static_cast<std::size_t>(got));
+            std::string plain;
+            const bool stands = !cipher_ || cipher_->open(bytes, plain);
+            if (cipher_) bytes = plain;
+            if (!bytes.empty() &&
+                redisReaderFeed(reader_.get(), bytes.data(), bytes.size()) != REDIS_OK)
                 return nonsense_ = true, false;
             if (!take_replies(replies, wanted)) return nonsense_ = true, false;
-            if (replies.size() == wanted || static_cast<std::size_t>(got) < buffer.size())
-                return true;
+            if (!stands) broken_ = true;  // its last words may have been whole
+            if (replies.size() == wanted || !stands) return replies.size() == wanted;
+            if (static_cast<std::size_t>(got) < buffer.size()) return true;
         }
     }
     [[nodiscard]] bool take_replies(std::vector<Reply>& replies, std::size_t wanted) {
@@ -285,78 +287,31 @@ private:
     }
 
     [[nodiscard]] bool await(bool writable, LocalInstant deadline) const noexcept {
-        return await(fd(), static_cast<short>(writable ? POLLIN | POLLOUT : POLLIN), deadline);
+        return redis::await(fd(), static_cast<short>(writable ? POLLIN | POLLOUT : POLLIN),
+                            deadline);
     }
-    [[nodiscard]] static bool await(int fd, short events, LocalInstant deadline) noexcept {
-        for (;;) {
-            const auto left = deadline - LocalClock::now();
-            if (left <= left.zero()) return false;
-            const auto millis = std::chrono::ceil<std::chrono::milliseconds>(left).count();
-            pollfd at{fd, events, 0};
-            const int ready = ::poll(&at, 1, static_cast<int>(std::min<long>(millis, 60'000)));
-            if (ready > 0) return true;
-            if (ready < 0 && errno != EINTR) return false;
-        }
-    }
-
-    // --- connecting -----------------------------------------------------------------------------
-
-    [[nodiscard]] static Socket connect_to(const sockaddr* address, socklen_t size,
-                                           LocalInstant deadline, std::string& why) {
-        Socket made(::socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-        const int fd = made.fd();
-        int error = made && ::connect(fd, address, size) == 0 ? 0 : errno;
-        if (error == EINPROGRESS || error == EINTR) {
-            socklen_t length = sizeof error;
-            if (!await(fd, POLLOUT, deadline)) {
-                error = ETIMEDOUT;
-            } else if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) {
-                error = errno;
+    [[nodiscard]] std::optional<Fault> encrypt(const Place& place, LocalInstant deadline) {
+        if (!place.encryption) return std::nullopt;
+        cipher_ = place.encryption->begin(place.host);
+        std::array<char, 4096> buffer;  // NOLINT: filled before it is read
+        for (std::string_view arrived;;) {
+            std::string out;
+            const auto state = cipher_->shake_hands(arrived, out);
+            const bool sent = send_all(out, deadline);
+            if (state == Cipher::Handshake::failed) {
+                const bool distrust = cipher_->distrust();
+                return fail(distrust ? code::untrusted : code::no_place,
+                            (distrust ? "a certificate is not accepted: " : "no TLS there: ") +
+                                cipher_->why());
             }
+            if (sent && state == Cipher::Handshake::done) return std::nullopt;
+            if (!sent || !await(false, deadline))
+                return fail(code::no_place, "no TLS handshake in the time allowed");
+            const auto got = ::recv(fd(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+            if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
+                return fail(code::no_place, "the connection was closed in the TLS handshake");
+            arrived = {buffer.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0))};
         }
-        if (error == 0) return made;
-        why = std::strerror(error);
-        return Socket();
-    }
-
-    [[nodiscard]] static Socket connect_path(const std::string& path, LocalInstant deadline,
-                                             std::string& why) {
-        sockaddr_un at{};
-        at.sun_family = AF_UNIX;
-        if (path.size() >= sizeof at.sun_path) {
-            why = "the path is too long";
-            return Socket();
-        }
-        std::memcpy(static_cast<void*>(at.sun_path), path.data(), path.size());
-        return connect_to(reinterpret_cast<const sockaddr*>(&at), sizeof at, deadline, why);
-    }
-
-    [[nodiscard]] static Socket connect_host(const Place& place, LocalInstant deadline,
-                                             std::string& why) {
-        const auto resolved = idem::detail::resolve(place.host, deadline);
-        why = resolved.error;
-        for (std::size_t i = 0; i < resolved.addresses.size(); ++i) {
-            const auto now = LocalClock::now();
-            const auto share = now + (deadline - now) / (resolved.addresses.size() - i);
-            sockaddr_storage at{};
-            const auto size = numeric_address(resolved.addresses[i], place.port, at);
-            Socket made = connect_to(reinterpret_cast<const sockaddr*>(&at), size, share, why);
-            if (!made) continue;
-            const int on = 1;
-            (void)::setsockopt(made.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-            (void)::setsockopt(made.fd(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-            return made;
-        }
-        return Socket();
-    }
-    [[nodiscard]] static socklen_t numeric_address(const std::string& text, std::uint16_t port,
-                                                   sockaddr_storage& into) {
-        addrinfo hints = idem::detail::stream_hints(AI_NUMERICHOST | AI_NUMERICSERV);
-        addrinfo* list = nullptr;
-        if (getaddrinfo(text.c_str(), std::to_string(port).c_str(), &hints, &list) != 0) return 0;
-        const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owned(list, freeaddrinfo);
-        std::memcpy(&into, list->ai_addr, list->ai_addrlen);
-        return list->ai_addrlen;
     }
 
     // --- the first words ------------------------------------------------------------------------
@@ -373,6 +328,8 @@ private:
         const std::size_t told = hello.count();
         hello.command({"INFO", "server"});
         hello.command({"INFO", "memory"});
+        // For people who look at CLIENT LIST; who may not say it may use the store all the same.
+        if (!login.name.empty()) hello.command({"CLIENT", "SETNAME", login.name});
         Answers answers = exchange(hello, deadline);
         for (std::size_t i = 0; i < std::min(told + 1, answers.replies.size()); ++i) {
             if (!answers.replies[i].is_error()) continue;
@@ -410,6 +367,7 @@ private:
     }
 
     Socket socket_;
+    std::unique_ptr<Cipher> cipher_{};
     std::unique_ptr<redisReader, FreeReader> reader_;
     std::string place_;
     ServerFacts facts_{};

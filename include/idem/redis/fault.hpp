@@ -51,7 +51,8 @@ inline constexpr std::string_view forked = "IDEMFORKED";      ///< Used in a chi
 inline constexpr std::string_view too_old = "IDEMTOOOLD";     ///< A server older than the floor.
 inline constexpr std::string_view evicts = "IDEMEVICTS";      ///< A server that may drop claims.
 inline constexpr std::string_view nonsense = "IDEMNONSENSE";  ///< A reply that is none of Redis.
-inline constexpr std::string_view unacked = "IDEMUNACKED";    ///< Too few replicas have it.
+inline constexpr std::string_view untrusted = "IDEMUNTRUSTED";  ///< A certificate is not.
+inline constexpr std::string_view unacked = "IDEMUNACKED";      ///< Too few replicas have it.
 }  // namespace code
 
 /// Every error, by how it begins: the longest row that fits counts. What the server says instead of
@@ -67,6 +68,7 @@ inline constexpr FaultClass fault_classes[] = {
     {"ERR", Cure::usage, false},     // not a command, an argument or a setting it knows
     {"ERR Error compiling script", Cure::usage, false},
     {"ERR Error running script", Cure::unavailable, true},
+    {"ERR The user executing", Cure::usage, true},  // a right that a script found missing
     {"ERR max number of clients", Cure::unavailable, false},
     {"ERR user_script", Cure::unavailable, true},
     {"EXECABORT", Cure::unavailable, false},
@@ -81,6 +83,7 @@ inline constexpr FaultClass fault_classes[] = {
     {"IDEMTOOOLD", Cure::usage, false},
     {"IDEMUNACKED", Cure::unavailable, true},
     {"IDEMUNSENT", Cure::reconnect, false},
+    {"IDEMUNTRUSTED", Cure::usage, false},
     {"INPROG", Cure::retry_here, false},     // a failover is being carried out
     {"LOADING", Cure::retry_here, false},    // it reads its data set
     {"MASTERDOWN", Cure::reconnect, false},  // a replica that has lost its master
@@ -103,11 +106,11 @@ inline constexpr FaultClass fault_classes[] = {
 [[nodiscard]] constexpr FaultClass fault_class(std::string_view text) noexcept {
     FaultClass best{};
     for (const auto& row : fault_classes) {
-        const bool fits = text.starts_with(row.text) && row.text.size() >= best.text.size();
+        if (!text.starts_with(row.text) || row.text.size() < best.text.size()) continue;
         // A row that is one word must not fit a longer one: BUSY is not BUSYKEY.
         const bool ends = text.size() == row.text.size() || row.text.empty() ||
                           text[row.text.size()] == ' ' || row.text.find(' ') != row.text.npos;
-        if (fits && ends) best = row;
+        if (ends) best = row;
     }
     return best;
 }

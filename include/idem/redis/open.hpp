@@ -6,7 +6,8 @@
 #include <idem/any_store.hpp>
 #include <idem/redis/store.hpp>
 
-/// Teaches `open_store` the schemes `redis://` and `redis+unix://`; `rediss://` is refused by name.
+/// Teaches `open_store` the schemes `redis://`, `redis+unix://` and `rediss://`, which is refused
+/// by name where there is no TLS.
 namespace idem::inline v0_1::redis {
 
 /// The URL of `RedisOptions::url`. @throws UsageError. The server is asked by the first request.

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -21,10 +22,13 @@ namespace idem::inline v0_1 {
 struct RedisOptions {
     /// redis://[[user]:password@]host[:port][/database], redis+unix://[[user]:password@]/path. The
     /// options behind `?` are the fields below by name (`database` too); times with `_ms` behind.
+    /// rediss:// is redis:// over TLS, in a program that includes <idem/redis/tls.hpp>.
     std::string url{};
     /// Goes before every key: two programs with the same prefix share their records. At most 64
     /// bytes, no `{`.
     std::string prefix = "idem:";
+    /// What CLIENT LIST shows of each connection. Visible ASCII without blanks; empty: nothing.
+    std::string client_name = "idem";
     /// At most so many at once; more callers than that wait for each other.
     std::size_t connections = 8;
     /// For name resolution, every address of the host, and the login together.
@@ -42,6 +46,15 @@ struct RedisOptions {
     Duration replica_timeout = std::chrono::milliseconds{500};
     /// Refuse a server whose maxmemory-policy may evict a claim: its key would run twice.
     bool refuse_eviction = false;
+    /// PEM files: whom to trust (empty: whom the system trusts), and our own certificate with its
+    /// key, where the server asks for one. Read once, when the store is made.
+    std::string tls_ca{};
+    std::string tls_cert{};
+    std::string tls_key{};
+    /// Whom the server's certificate must name, and SNI. Empty: the host of the URL.
+    std::string tls_name{};
+    /// False takes any certificate: whoever sits between reads the password.
+    bool tls_verify = true;
     /// Told, once for each store and policy, where the server may evict claims. Called in the
     /// thread of the request that found it out; what it throws is swallowed.
     std::function<void(std::string_view)> notice{};
@@ -86,6 +99,8 @@ inline void read_option(RedisOptions& o, Target& to, const std::string& name,
     };
     if (name == "prefix") {
         o.prefix = value;
+    } else if (name == "client_name") {
+        o.client_name = value;
     } else if (name == "database") {
         to.login.database = number_of<unsigned>(name, value);
     } else if (name == "connections") {
@@ -102,11 +117,21 @@ inline void read_option(RedisOptions& o, Target& to, const std::string& name,
         o.replica_timeout = millis();
     } else if (name == "refuse_eviction") {
         o.refuse_eviction = flag_of(name, value);
+    } else if (name == "tls_ca") {
+        o.tls_ca = value;
+    } else if (name == "tls_cert") {
+        o.tls_cert = value;
+    } else if (name == "tls_key") {
+        o.tls_key = value;
+    } else if (name == "tls_name") {
+        o.tls_name = value;
+    } else if (name == "tls_verify") {
+        o.tls_verify = flag_of(name, value);
     } else {
         refuse_url("there is no option \"" + name +
-                   "\"; there are prefix, database, connections, connect_timeout_ms, "
+                   "\"; there are prefix, client_name, database, connections, connect_timeout_ms, "
                    "command_timeout_ms, time_allowed_ms, replicas, replica_timeout_ms, "
-                   "refuse_eviction");
+                   "refuse_eviction, tls_ca, tls_cert, tls_key, tls_name, tls_verify");
     }
 }
 
@@ -129,6 +154,20 @@ inline void read_host(std::string_view text, Target& to) {
     if (to.place.port == 0) refuse_url("the port is 0");
 }
 
+[[nodiscard]] inline std::shared_ptr<const Encryption> encryption_of(const RedisOptions& o) {
+    const MakeEncryption make = make_encryption.load();
+    if (make == nullptr)
+        refuse_url("rediss:// needs TLS: include <idem/redis/tls.hpp> and link idem::redis_tls");
+    if (o.tls_cert.empty() != o.tls_key.empty())
+        throw UsageError("RedisOptions: tls_cert and tls_key must be given together");
+    return make({o.tls_verify, o.tls_name, o.tls_ca, o.tls_cert, o.tls_key});
+}
+/// Whoever sets one means to be encrypted.
+inline void refuse_tls_options(const RedisOptions& o) {
+    if (!o.tls_verify || !(o.tls_ca + o.tls_cert + o.tls_key + o.tls_name).empty())
+        throw UsageError("RedisOptions: tls_... is set, and the URL is not rediss://");
+}
+
 }  // namespace detail
 
 /// Reads the URL; its options go into `options`.
@@ -136,11 +175,10 @@ inline void read_host(std::string_view text, Target& to) {
     using idem::detail::percent_decode;
     const auto url = idem::detail::parse_url(options.url);
     if (!url) detail::refuse_url("it is not redis://host:port/database?name=value");
-    if (url->scheme == "rediss")
-        detail::refuse_url("rediss:// needs TLS, which this build of the library does not have");
+    const bool tls = url->scheme == "rediss";
     const bool path = url->scheme == "redis+unix";
-    if (!path && url->scheme != "redis")
-        detail::refuse_url("its scheme is neither redis nor redis+unix");
+    if (!path && !tls && url->scheme != "redis")
+        detail::refuse_url("its scheme is none of redis, rediss and redis+unix");
     Target to;
     std::string_view place = url->place;
     const auto slash = place.find('/');
@@ -164,6 +202,12 @@ inline void read_host(std::string_view text, Target& to) {
             to.login.database = detail::number_of<unsigned>("the database", database);
     }
     for (const auto& [name, value] : url->options) detail::read_option(options, to, name, value);
+    to.login.name = options.client_name;
+    if (tls) {
+        to.place.encryption = detail::encryption_of(options);
+        (void)to.place.encryption->begin(to.place.host);  // a name that TLS cannot use
+    }
+    if (!tls) detail::refuse_tls_options(options);
     return to;
 }
 
@@ -181,6 +225,9 @@ inline void check(const RedisOptions& o) {
     if (o.connections == 0) throw UsageError("RedisOptions::connections is 0");
     if (o.prefix.size() > 64 || o.prefix.find('{') != std::string::npos)
         throw UsageError("RedisOptions::prefix has more than 64 bytes, or a {");
+    for (const char c : o.client_name)
+        if (c < '!' || c > '~')
+            throw UsageError("RedisOptions::client_name must be visible ASCII without blanks");
     if (o.replicas > 0 && o.replica_timeout >= o.command_timeout)
         throw UsageError(
             "RedisOptions::replica_timeout must be shorter than RedisOptions::command_timeout: a "

@@ -94,7 +94,8 @@ end
 )lua";
 
 inline constexpr std::string_view fresh = R"lua(
-flags, orphan, rkind, fclass, maxa, maxc, ctag, cver, attempt, crashes = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+flags, orphan, rkind, fclass, maxa, maxc, ctag, cver = 0, 0, 0, 0, 0, 0, 0, 0
+attempt, crashes = 0, 0
 created, started, completed, lease_end, validity = 0, 0, 0, 0, 0
 token, bound, verify, takeover, fp = false, false, false, false, ''
 )lua";

@@ -185,7 +185,8 @@ struct Verified {
     if (wrong.empty()) wrong = detail::wrong_functions(look, names);
     Verified out{.pooled = look.first("process") != std::to_string(connection.server_process())};
     if (!wrong.empty())
-        out.wrong = Fault{Cure::schema, false, {}, connection.place() + ": " + names.table() + " " + wrong};
+        out.wrong = Fault{
+            Cure::schema, false, {}, connection.place() + ": " + names.table() + " " + wrong};
     return out;
 }
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# The test command: tests/run.sh [plain|asan|tsan|clang|all]
+# The test command: tests/run.sh [plain|asan|tsan|clang|all [CTEST ARGUMENT...]]
 #
 #   plain  g++, optimised (the default)      asan  g++, AddressSanitizer and UBSan
 #   clang  clang++                           tsan  g++, ThreadSanitizer
 #
 # Installs the Debian packages that are missing (as root or with sudo), then configures, builds and
-# tests in build/<variant>, and writes nowhere else. JOBS=<n> sets how many at once.
+# tests in build/<variant>, and writes nowhere else. JOBS=<n> sets how many at once. What else is
+# given goes to ctest: -R unit, -LE integration.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -14,10 +15,12 @@ jobs=${JOBS:-$(nproc)}
 say() { printf '\n== %s\n' "$*"; }
 die() { printf 'tests/run.sh: %s\n' "$*" >&2 && exit 2; }
 
-case ${1:-plain} in
-    plain | asan | tsan | clang) variants=("${1:-plain}") ;;
+which=${1:-plain}
+ctest_arguments=("${@:2}")
+case $which in
+    plain | asan | tsan | clang) variants=("$which") ;;
     all) variants=(plain clang asan tsan) ;;
-    *) die "unknown variant '$1'; one of plain, asan, tsan, clang, all" ;;
+    *) die "unknown variant '$which'; one of plain, asan, tsan, clang, all" ;;
 esac
 
 packages=(g++ cmake ninja-build pkg-config catch2 libssl-dev nlohmann-json3-dev libprotobuf-dev)
@@ -100,7 +103,7 @@ run() {
     cmake --build "$root/build/$variant" -j "$jobs"
     say "$variant: test"
     local test=(ctest --test-dir "$root/build/$variant" --output-on-failure --no-tests=error
-        -j "$jobs" --output-log "$root/build/$variant/ctest.log")
+        -j "$jobs" --output-log "$root/build/$variant/ctest.log" "${ctest_arguments[@]}")
     if [[ $variant == tsan ]]; then
         without_address_spread "${test[@]}"
     else

@@ -5,7 +5,9 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -62,6 +64,22 @@ public:
 
     void signal(int number) const {
         if (pid_ > 0) kill(pid_, number);
+    }
+    /// Its children too, as stopping a server takes: the program first, so that it makes no more.
+    void signal_all(int number) const {
+        namespace fs = std::filesystem;
+        if (pid_ <= 0 || owner_ != getpid()) return;
+        signal(number);
+        for (const auto& entry : fs::directory_iterator("/proc")) {
+            const auto name = entry.path().filename().string();
+            if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+            std::string stat;
+            std::getline(std::ifstream(entry.path() / "stat"), stat);
+            // The name of the program, in brackets, may hold anything; the state is one letter.
+            const auto after = stat.rfind(") ");
+            if (after == std::string::npos || after + 4 >= stat.size()) continue;
+            if (std::atol(stat.c_str() + after + 4) == pid_) kill(std::stoi(name), number);
+        }
     }
     /// Sends a signal and waits for the end. In a forked child it is not ours to end.
     void end(int number) {

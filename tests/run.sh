@@ -27,7 +27,7 @@ packages=(g++ cmake ninja-build pkg-config catch2 libssl-dev nlohmann-json3-dev 
 if [[ ${variants[*]} == *clang* ]]; then packages+=(clang); fi
 # The server libraries and servers are wanted as soon as there is something to test with them.
 if [[ -d $root/include/idem/redis ]]; then packages+=(libhiredis-dev redis-server openssl); fi
-if [[ -d $root/include/idem/postgres ]]; then packages+=(libpq-dev postgresql pgbouncer); fi
+if [[ -d $root/include/idem/postgres ]]; then packages+=(libpq-dev postgresql pgbouncer openssl); fi
 
 install_missing_packages() {
     if ! command -v apt-get >/dev/null; then

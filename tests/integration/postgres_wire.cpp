@@ -1,12 +1,18 @@
 // The way to the server: what each error means, and what a call gets when the way is blocked.
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
 #include <utility>
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include "support/catch.hpp"
+#include "support/certificates.hpp"
 #include "support/child.hpp"
+#include "support/eventually.hpp"
 #include "support/postgres_world.hpp"
 
 namespace {
@@ -247,6 +253,47 @@ TEST_CASE("PostgreSQL: after fork the child is refused and the parent's session 
           }) == "");
     CHECK(idem::claim_one(*store, claim_of(key, 'b')).kind == idem::ClaimKind::in_progress);
     CHECK(session() == before);
+}
+
+TEST_CASE("PostgreSQL: TLS is libpq's: a server is believed with a trusted certificate of its own",
+          "[integration][postgres]") {
+    namespace fs = std::filesystem;
+    const idem_test::Certificates certificates;
+    idem_test::PostgresServer server;
+    Sql sql(server.conninfo());
+    const fs::path data = sql("SHOW data_directory");
+    struct stat owner {};
+    REQUIRE(stat(data.c_str(), &owner) == 0);
+    for (const char* name : {"server.crt", "server.key"}) {
+        fs::copy_file(certificates.file(name), data / name);
+        fs::permissions(data / name, fs::perms::owner_read | fs::perms::owner_write);
+        REQUIRE(chown((data / name).c_str(), owner.st_uid, owner.st_gid) == 0);
+    }
+    sql("ALTER SYSTEM SET ssl = on");
+    sql("SELECT pg_reload_conf()");
+    CHECK(idem_test::eventually([&] { return sql("SHOW ssl") == "on"; }));
+
+    const auto verified = [&](const char* authority, const std::string& more = "") {
+        return server.conninfo("sslmode=verify-full sslrootcert='" + certificates.cert(authority) +
+                               "' " + more);
+    };
+    idem::PostgresOptions options;
+    options.conninfo = verified("ca");
+    idem::PostgresStore store(options);
+    store.create_schema();
+    const idem::Key key{"s", "k"};
+    CHECK(idem::claim_one(store, claim_of(key, 'a')).kind == idem::ClaimKind::acquired);
+    CHECK(Sql(verified("ca"))("SELECT ssl::text FROM pg_stat_ssl WHERE pid = pg_backend_pid()") ==
+          "true");
+    const auto refused = [](const std::string& conninfo) {
+        const auto trouble = claim_by(conninfo);
+        CHECK(trouble);
+        return trouble.message;
+    };
+    CHECK(refused(verified("other")).find("certificate verify failed") != std::string::npos);
+    CHECK(refused(verified("ca", "host=elsewhere.invalid hostaddr=127.0.0.1"))
+              .find("does not match host name") != std::string::npos);
+    CHECK(idem::claim_one(store, claim_of(key, 'b')).kind == idem::ClaimKind::in_progress);
 }
 
 TEST_CASE("PostgreSQL: a pool that is all in use is unavailable in time",

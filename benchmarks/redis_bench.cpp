@@ -1,6 +1,7 @@
 // Measures the Redis store against bare hiredis on a server of its own, in one process, round by
-// round: idem_bench_redis [--rounds N] [--operations N] [--json FILE]
+// round: idem_bench_redis [--rounds N] [--operations N] [--json FILE] [--callgrind N]
 //
+//   redis-benchmark  the program of that name with the same GET, or a SET of 100 bytes
 //   get      GET of a value of the same size
 //   native   SET NX PX and SET PX, which check nothing
 //   scripts  the same scripts with the same arguments by bare hiredis, a connection a thread
@@ -8,10 +9,17 @@
 //   guard    IdempotencyGuard::run with a fingerprint of a request of 64 bytes
 //
 // Workloads: replay of a small result (P6) and of 16 KiB (P7), first execution (P8), bytes of a
-// record (P10).
+// record (P10). With --callgrind the instructions of the server for each operation are counted too,
+// over N operations, by servers under valgrind.
 
+#include <array>
+#include <chrono>
+#include <csignal>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -69,7 +77,54 @@ private:
     redisContext* context_;
 };
 
+/// Nanoseconds of an operation, as redis-benchmark sees them.
+double redis_benchmark(int port, int threads, std::uint64_t count, const std::string& command) {
+    const std::string line = "redis-benchmark --csv -h 127.0.0.1 -p " + std::to_string(port) +
+                             " -c " + std::to_string(threads) + " -n " + std::to_string(count) +
+                             " " + command + " 2>/dev/null";
+    std::FILE* pipe = popen(line.c_str(), "r");
+    check(pipe != nullptr, "redis-benchmark");
+    std::string text;
+    std::array<char, 4096> buffer{};
+    while (const auto got = std::fread(buffer.data(), 1, buffer.size(), pipe))
+        text.append(buffer.data(), got);
+    (void)pclose(pipe);
+    // "test","rps",... and below it "GET ...","51282.05",...
+    const auto at = text.rfind("\",\"", text.find("\",\"", text.find('\n')));
+    check(at != std::string::npos, "redis-benchmark");
+    const double each_second = std::atof(text.c_str() + at + 3);
+    check(each_second > 0, "redis-benchmark");
+    return 1e9 / each_second;
+}
+
+/// Instructions of a server that does `work`, from its start to its end.
+template <class Work>
+double instructions(const Work& work) {
+    namespace fs = std::filesystem;
+    const fs::path folder = idem_test::server_folder("callgrind");
+    fs::create_directories(folder);
+    const fs::path program = folder / "server";
+    std::ofstream(program) << "#!/bin/sh\nexec valgrind -q --tool=callgrind --callgrind-out-file="
+                           << (folder / "out").string() << " redis-server \"$@\"\n";
+    fs::permissions(program, fs::perms::owner_all);
+    setenv("IDEM_REDIS_SERVER", program.c_str(), 1);
+    {
+        RedisServer server;
+        work(server.url());
+        server.end(SIGTERM);
+    }
+    unsetenv("IDEM_REDIS_SERVER");
+    double total = 0;
+    std::ifstream out(folder / "out");
+    for (std::string line; std::getline(out, line);)
+        if (line.starts_with("summary: ")) total = std::atof(line.c_str() + 9);
+    check(total > 0, "callgrind");
+    fs::remove_all(folder);
+    return total;
+}
+
 struct Settings {
+    int callgrind = 0;
     int rounds = 5;
     std::uint64_t operations = 4'000;
     std::string json{};
@@ -125,7 +180,11 @@ public:
                               .size() == bytes,
                       "guard");
         };
-        std::vector<Subject> subjects = {subject("get", threads, get),
+        const Subject program = {"redis-benchmark", [&] {
+                                     return redis_benchmark(server_.port(), threads,
+                                                            settings_.operations, "GET " + plain);
+                                 }};
+        std::vector<Subject> subjects = {program, subject("get", threads, get),
                                          subject("store", threads, store),
                                          subject("guard", threads, guard)};
         if (!large) subjects.push_back(subject("scripts", threads, scripts));
@@ -182,7 +241,13 @@ public:
                       "first");
         };
         const auto rounds =
-            interleave({subject("native", threads, native), subject("scripts", threads, scripts),
+            interleave({{"redis-benchmark",
+                         [&] {
+                             return redis_benchmark(server_.port(), threads, settings_.operations,
+                                                    "-r 1000000 SET rb:__rand_int__ " + result);
+                         }},
+                        subject("native", threads, native),
+                        subject("scripts", threads, scripts),
                         subject("guard", threads, guard)},
                        settings_.rounds);
         const std::string setting = std::to_string(threads) + " threads";
@@ -203,6 +268,37 @@ public:
         const double each = (used() - before) / count;
         report_.figures("memory", "100 B", {{"record", {each}}}, "B");
         report_.target("P10", "bytes of a record", each, false, 390);
+    }
+
+    /// Of the server, for each operation: what N more of them cost it.
+    void server_instructions() {
+        const int count = settings_.callgrind;
+        const std::string result(100, 'r');
+        const auto guarded = [&](const std::string& url, int times, bool repeats) {
+            idem::RedisOptions options;
+            options.url = url;
+            options.command_timeout = options.connect_timeout = std::chrono::seconds{20};
+            options.time_allowed = std::chrono::seconds{25};
+            idem::RedisStore store(options);
+            idem::IdempotencyGuard<idem::RedisStore> guard(store, {.lease = std::chrono::hours{1}});
+            for (int i = 0; i < times; ++i)
+                (void)guard.run(idem::Key{"bench", repeats ? "one" : next_key()},
+                                idem::Fingerprint::of_bytes(request_), [&] { return result; });
+        };
+        const auto get = [&](const std::string& url, int times) {
+            RedisCli cli(url);
+            (void)cli({"SET", "plain", result});
+            for (int i = 0; i < times; ++i) (void)cli({"GET", "plain"});
+        };
+        const auto report = [&](const char* name, const auto& work) {
+            const auto more = instructions([&](const std::string& url) { work(url, 3 * count); });
+            const auto less = instructions([&](const std::string& url) { work(url, count); });
+            report_.figures("server", "callgrind", {{name, {(more - less) / (2.0 * count)}}},
+                            "instr");
+        };
+        report("GET", get);
+        report("replay", [&](const std::string& url, int n) { guarded(url, n, true); });
+        report("first", [&](const std::string& url, int n) { guarded(url, n, false); });
     }
 
 private:
@@ -246,6 +342,7 @@ int main(int argc, char** argv) {
         const std::string name = argv[i];
         if (name == "--rounds") settings.rounds = std::atoi(argv[i + 1]);
         if (name == "--operations") settings.operations = std::strtoull(argv[i + 1], nullptr, 10);
+        if (name == "--callgrind") settings.callgrind = std::atoi(argv[i + 1]);
         if (name == "--json") settings.json = argv[i + 1];
     }
     Report report;
@@ -256,5 +353,6 @@ int main(int argc, char** argv) {
         bench.first(threads);
     }
     bench.memory();
+    if (settings.callgrind > 0) bench.server_instructions();
     return settings.json.empty() || report.write_json(settings.json) ? 0 : 1;
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The first real job: examples/run.sh [--store memory|postgres] [VIDEO]
+# The first real job: examples/run.sh [--store memory|redis|postgres] [VIDEO]
 #
 # Builds the transcoding service, starts it on a free port and drives it as a bad network would:
 # requests arrive twice, twenty at once, after their client has died, with other content under the
@@ -9,8 +9,9 @@
 #
 # Installs the Debian packages that are missing (as root or with sudo) and writes to build/ only.
 # Without VIDEO it makes a clip. A VIDEO of some ten seconds suits best: it is encoded six times.
-# With --store postgres it starts a server of its own on a free port. Two services then share it, and
-# one of them is killed with SIGKILL in the middle of a job; publish_article runs as well.
+# With --store redis or postgres it starts a server of its own on a free port. Two services then
+# share it, and one of them is killed with SIGKILL in the middle of a job; with postgres
+# publish_article runs as well.
 # SANITIZE=thread or SANITIZE=address instruments the service.
 set -euo pipefail
 
@@ -36,8 +37,10 @@ have_everything() {
     for program in g++ cmake ninja pkg-config ffmpeg ffprobe curl; do
         command -v "$program" >/dev/null || return 1
     done
-    pkg-config --exists libcrypto cpp-httplib
-    if [[ $store == postgres ]]; then
+    pkg-config --exists libcrypto cpp-httplib || return 1
+    if [[ $store == redis ]]; then
+        command -v redis-server >/dev/null && [[ -f /usr/include/hiredis/hiredis.h ]]
+    elif [[ $store == postgres ]]; then
         pkg-config --exists libpq && compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null
     fi
 }
@@ -53,7 +56,10 @@ install_packages() {
         command -v sudo >/dev/null || die "neither root nor sudo, and packages are missing"
         as_root=(sudo)
     fi
-    if [[ $store == postgres ]]; then more=(libpq-dev postgresql); fi
+    case $store in
+        redis) more=(libhiredis-dev redis-server) ;;
+        postgres) more=(libpq-dev postgresql) ;;
+    esac
     say "installing packages"
     local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get "${quiet[@]}")
     "${apt[@]}" update
@@ -64,10 +70,11 @@ install_packages() {
 
 build_service() {
     say "building the service in ${build#"$root"/}"
-    local targets=(transcode_service) postgres=AUTO
+    local targets=(transcode_service) redis=AUTO postgres=AUTO
+    if [[ $store == redis ]]; then redis=ON; fi
     if [[ $store == postgres ]]; then targets+=(publish_article) postgres=ON; fi
     cmake -S "$root" -B "$build" -G Ninja -DIDEM_BUILD_TESTS=OFF -DIDEM_SANITIZE="$sanitize" \
-        -DIDEM_WITH_POSTGRES="$postgres" \
+        -DIDEM_WITH_REDIS="$redis" -DIDEM_WITH_POSTGRES="$postgres" \
         -DCMAKE_BUILD_TYPE=Checked -DCMAKE_CXX_FLAGS_CHECKED='-O1 -g1' >"$build.log" ||
         { cat "$build.log" && die "cannot configure"; }
     cmake --build "$build" --target "${targets[@]}" -j "$(nproc)"
@@ -92,18 +99,25 @@ make_clip() {
 
 is_open() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 start_server() {
-    if [[ $store != postgres ]]; then
+    if [[ $store == memory ]]; then
         return
     fi
     local port=$((20000 + RANDOM % 20000))
     while is_open "$port"; do port=$((port + 1)); done
-    "$root/tests/support/postgres_server.sh" postgres "$run/postgres" "$port" \
-        >"$run/postgres.log" 2>&1 &
+    if [[ $store == redis ]]; then
+        mkdir -p "$run/redis"
+        redis-server --port "$port" --bind 127.0.0.1 --dir "$run/redis" --save '' --appendonly yes \
+            --appendfsync always >"$run/redis.log" 2>&1 &
+        store_url=redis://127.0.0.1:$port
+    else
+        "$root/tests/support/postgres_server.sh" postgres "$run/postgres" "$port" \
+            >"$run/postgres.log" 2>&1 &
+        store_url=postgres://postgres@127.0.0.1:$port/postgres
+    fi
     server_pid=$!
-    await "PostgreSQL" is_open "$port"
-    store_url=postgres://postgres@127.0.0.1:$port/postgres
+    await "the server" is_open "$port"
     lease=15  # a request may take 5 s, and three of them must fit
-    say "  PostgreSQL listens on port $port"
+    say "  the server listens on port $port"
 }
 
 start_service() {
@@ -457,7 +471,8 @@ kill_one_of_two() {
     at_once 5 killed.early POST /jobs -H 'Idempotency-Key: "killed"' \
         --data "$(options "$clip" slow)"
     check "the job is not run a second time while its lease lasts" \
-        test "$(answered 202 killed.early) $(grep -c "^started $job" "$run/data/ffmpeg.log")" = "5 1"
+        test "$(answered 202 killed.early) $(grep -c "^started $job" "$run/data/ffmpeg.log")" = \
+        "5 1"
     await "its lease to end and the job to be done again" is_final killed.2
     at_once 5 killed.after POST /jobs -H 'Idempotency-Key: "killed"' \
         --data "$(options "$clip" slow)"
@@ -552,8 +567,8 @@ while (($# > 0)); do
 done
 store_url=$store:// lease=6 killed=none
 case $store in
-    memory | postgres) ;;
-    redis | redis+postgres) die "the store '$store' is not built in" ;;
+    memory | redis | postgres) ;;
+    redis+postgres) die "the store '$store' is not built in" ;;
     *) die "unknown store '$store'; one of memory, redis, postgres, redis+postgres" ;;
 esac
 [[ -z $video || -f $video ]] || die "there is no file $video"
@@ -579,7 +594,7 @@ refuse_for_good
 lose_client
 cancel_job
 repeat_callback
-if [[ $store == postgres ]]; then kill_one_of_two; fi
+if [[ $store != memory ]]; then kill_one_of_two; fi
 terminate
 if [[ $store == postgres ]]; then
     say "publish_article: row, record and URL in one transaction"

@@ -7,6 +7,9 @@
 #ifdef TRANSCODE_HAS_POSTGRES
 #include <idem/postgres.hpp>
 #endif
+#ifdef TRANSCODE_HAS_REDIS
+#include <idem/redis.hpp>
+#endif
 
 namespace transcode {
 

@@ -66,9 +66,9 @@ TEST_CASE("Redis: whatever settles a key is told to who watches it in another st
     };
     for (const auto kind : {idem::FinishKind::release, idem::FinishKind::fail,
                             idem::FinishKind::quarantine, idem::FinishKind::complete}) {
-        const auto [owner, fence] = hold();
+        const auto held = hold();
         told(to_string(kind), [&] {
-            auto finish = complete_of(key, owner, fence, "r");
+            auto finish = complete_of(key, held.first, held.second, "r");
             finish.kind = kind;
             CHECK_FALSE(idem::finish_one(settler, finish).lost);
         });

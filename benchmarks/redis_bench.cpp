@@ -79,9 +79,9 @@ private:
 
 /// Nanoseconds of an operation, as redis-benchmark sees them.
 double redis_benchmark(int port, int threads, std::uint64_t count, const std::string& command) {
-    const std::string line = "redis-benchmark --csv -h 127.0.0.1 -p " + std::to_string(port) +
-                             " -c " + std::to_string(threads) + " -n " + std::to_string(count) +
-                             " " + command + " 2>/dev/null";
+    const std::string line = "timeout 120 redis-benchmark --csv -h 127.0.0.1 -p " +
+                             std::to_string(port) + " -c " + std::to_string(threads) + " -n " +
+                             std::to_string(count) + " " + command + " 2>/dev/null";
     std::FILE* pipe = popen(line.c_str(), "r");
     check(pipe != nullptr, "redis-benchmark");
     std::string text;

@@ -174,7 +174,7 @@ TEST_CASE("M34 M43 a holder killed in mid-body is taken over once, after its lea
     CHECK(attempt == 2);
 }
 
-TEST_CASE("M35 with the policy to hold a vanished holder's key is nobody's to run",
+TEST_CASE("PostgreSQL: M35 with the policy to hold a vanished holder's key is nobody's to run",
           "[integration][postgres][field][fork]") {
     auto bench = make_bench();
     die_holding(bench, {.orphan = idem::Orphan::hold});

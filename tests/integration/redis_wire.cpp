@@ -66,6 +66,9 @@ TEST_CASE("Redis: every error has one class, and says whether it may have been a
         Cure cure;
         bool may_have_applied;
     };
+    const auto unknown = idem::redis::Fault::of(
+        "ERR unknown command 'AUTH', with args beginning with: 'user' 'secret' ", "host:1");
+    CHECK(unknown.message == "Redis at host:1: ERR unknown command 'AUTH'");
     const Row rows[] = {
         {"NOSCRIPT No matching script. Please use EVAL.", Cure::retry_here, false},
         {"LOADING Redis is loading the dataset in memory", Cure::retry_here, false},
@@ -381,6 +384,57 @@ TEST_CASE("Redis: what a server says instead of an answer is bounded, and over w
         on.store(false);
         CHECK_FALSE(idem::finish_one(store, request).trouble);
     }
+}
+
+TEST_CASE("Redis: a server that is no master any more is asked for on a new connection",
+          "[integration][redis]") {
+    const FakeRedis demoted([](const auto& words) -> std::optional<std::string> {
+        if (words[0] == "INFO") return "";
+        return "-READONLY You can't write against a read only replica.\r\n";
+    });
+    auto options = quick(demoted.url());
+    options.time_allowed = 20s;
+    idem::RedisStore store(options);
+    const auto request = idem_test::release_of({"s", "k"}, idem_test::random_owner(), 1);
+    CHECK(idem::finish_one(store, request).trouble.kind == Trouble::Kind::unavailable);
+    CHECK(demoted.accepted() > 2);  // each try had its own
+}
+
+TEST_CASE("Redis: a reply too many is not kept for the next request", "[integration][redis]") {
+    const FakeRedis talkative([](const auto& words) -> std::optional<std::string> {
+        return words[0] == "INFO" ? "" : ":3\r\n:4\r\n";
+    });
+    idem::RedisStore store(quick(talkative.url()));
+    const auto request = idem_test::release_of({"s", "k"}, idem_test::random_owner(), 1);
+    for (int i = 1; i <= 3; ++i) {
+        CHECK(idem::finish_one(store, request).state == idem::State::released);
+        CHECK(talkative.accepted() == i);
+    }
+}
+
+TEST_CASE("Redis: replicas are not asked on a connection that broke in the middle (R25)",
+          "[integration][redis]") {
+    std::atomic<int> answered{0};
+    std::atomic<bool> waited{false};
+    const FakeRedis fake([&](const auto& words) -> std::optional<std::string> {
+        if (words[0] == "WAIT") waited.store(true);
+        if (words[0] != "EVALSHA" || answered.fetch_add(1) != 0) return "";  // falls silent
+        return ":3\r\n";
+    });
+    auto options = quick(fake.url());
+    options.replicas = 1;
+    idem::RedisStore store(options);
+    const idem::Key one{"s", "1"};
+    const idem::Key two{"s", "2"};
+    const auto owner = idem_test::random_owner();
+    const std::vector<idem::FinishRequest> requests = {idem_test::release_of(one, owner, 1),
+                                                       idem_test::release_of(two, owner, 1)};
+    std::vector<idem::FinishReply> replies(requests.size());
+    store.finish(requests, replies);
+    CHECK(answered.load() > 1);
+    CHECK(replies[0].trouble.kind == Trouble::Kind::unavailable);
+    CHECK(replies[1].trouble.may_have_applied);
+    CHECK_FALSE(waited.load());
 }
 
 TEST_CASE("Redis: a reply that makes no sense is trouble, never an answer",

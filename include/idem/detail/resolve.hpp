@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 
 #include <idem/clock.hpp>
+#include <idem/detail/fork.hpp>
 
 // glibc looks names up on a thread of its own, whose small stack ThreadSanitizer overruns.
 #if defined(__GLIBC__) && !defined(__SANITIZE_THREAD__)
@@ -54,6 +55,16 @@ struct Resolved {
     return hints;
 }
 
+/// Here the resolver's own time limit is the only one.
+[[nodiscard]] inline Resolved look_up_here(const std::string& host) {
+    const addrinfo hints = stream_hints(AI_ADDRCONFIG);
+    addrinfo* list = nullptr;
+    if (const int error = getaddrinfo(host.c_str(), nullptr, &hints, &list); error != 0)
+        return {{}, gai_strerror(error)};
+    const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owned(list, freeaddrinfo);
+    return {numeric_addresses(list), {}};
+}
+
 #ifdef IDEM_RESOLVES_ASIDE
 /// A look-up that outlives its caller where the name server does not answer: glibc's own thread
 /// goes on writing into it, so it is kept until that has ended.
@@ -87,6 +98,8 @@ struct [[gnu::visibility("hidden")]] AbandonedLookUps {
 };
 
 [[nodiscard]] inline Resolved look_up(const std::string& host, LocalInstant deadline) {
+    // glibc counts its idle threads across fork: a child would wait for one that it has not.
+    if (process_generation() != 1) return look_up_here(host);
     auto look_up = std::make_unique<LookUp>();
     look_up->host = host;
     look_up->request.ar_name = look_up->host.c_str();
@@ -112,14 +125,8 @@ struct [[gnu::visibility("hidden")]] AbandonedLookUps {
     return {numeric_addresses(look_up->request.ar_result), {}};
 }
 #else
-/// Here the resolver's own time limit is the only one.
 [[nodiscard]] inline Resolved look_up(const std::string& host, LocalInstant) {
-    const addrinfo hints = stream_hints(AI_ADDRCONFIG);
-    addrinfo* list = nullptr;
-    if (const int error = getaddrinfo(host.c_str(), nullptr, &hints, &list); error != 0)
-        return {{}, gai_strerror(error)};
-    const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owned(list, freeaddrinfo);
-    return {numeric_addresses(list), {}};
+    return look_up_here(host);
 }
 #endif
 

@@ -56,7 +56,10 @@ public:
     /// time allowed is over. `repeatable`: the same again, after its answer was lost, answers as
     /// the first did; what is not is never sent twice where it may have been applied.
     [[nodiscard]] Answer ask(const Statement& statement, const Params& params, bool repeatable) {
-        return ask(statement, params, repeatable, LocalClock::now() + options_.time_allowed);
+        return ask(statement, params, repeatable, deadline());
+    }
+    [[nodiscard]] LocalInstant deadline() const noexcept {
+        return LocalClock::now() + options_.time_allowed;
     }
     /// The same for a statement that needs its own time, each try all of it.
     [[nodiscard]] Answer ask(const Statement& statement, const Params& params, bool repeatable,
@@ -135,6 +138,8 @@ private:
 
     [[nodiscard]] Answer once(const Statement& statement, const Params& params,
                               LocalInstant deadline, Duration each_try) {
+        if (LocalClock::now() >= deadline)
+            return {{}, Fault::of(code::no_place, "the time allowed was over before it was sent")};
         Fault fault;
         auto loan = pool_.borrow(deadline, fault);
         if (!loan) return {{}, std::move(fault)};

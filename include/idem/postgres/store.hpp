@@ -136,6 +136,7 @@ private:
         }
         std::stable_sort(order.begin(), order.end(),
                          [&](std::size_t a, std::size_t b) { return digests[a] < digests[b]; });
+        const LocalInstant deadline = state_->deadline();
         for (std::size_t at = 0; at < order.size();) {
             std::size_t end = at;
             for (std::size_t bytes = 0; end < order.size() && end - at < items_max; ++end) {
@@ -144,7 +145,7 @@ private:
             }
             some<Request>(operation, repeatable,
                           {requests, digests, std::span(order).subspan(at, end - at), end - at > 1},
-                          replies);
+                          replies, deadline);
             at = end;
         }
     }
@@ -152,12 +153,13 @@ private:
     /// One statement: of values for a single item, of arrays for more.
     template <class Request, class Reply>
     void some(const postgres::Operation& operation, bool repeatable,
-              const postgres::Items<Request>& items, std::span<Reply> replies) {
+              const postgres::Items<Request>& items, std::span<Reply> replies,
+              LocalInstant deadline) {
         auto form = items.arrays ? postgres::Form::batch : postgres::Form::one;
-        auto answer = ask(operation, form, repeatable, items);
+        auto answer = ask(operation, form, repeatable, items, deadline);
         if (answer.fault && answer.fault->is(postgres::code::lock_timeout)) {
             if (!items.arrays) return locked(replies[items.which[0]]);
-            answer = ask(operation, postgres::Form::patient, repeatable, items);
+            answer = ask(operation, postgres::Form::patient, repeatable, items, deadline);
         }
         if (!answer.fault && answer.result.rows() != static_cast<int>(items.which.size()))
             answer.fault = Fault::of(postgres::code::nonsense, "a reply of another length");
@@ -165,7 +167,7 @@ private:
             for (std::size_t i = 0; i < items.which.size(); ++i)
                 some<Request>(operation, repeatable,
                               {items.requests, items.digests, items.which.subspan(i, 1), false},
-                              replies);
+                              replies, deadline);
             return;
         }
         for (std::size_t i = 0; i < items.which.size(); ++i) {
@@ -184,14 +186,15 @@ private:
 
     template <class Request>
     [[nodiscard]] postgres::Answer ask(const postgres::Operation& operation, postgres::Form form,
-                                       bool repeatable, const postgres::Items<Request>& items) {
+                                       bool repeatable, const postgres::Items<Request>& items,
+                                       LocalInstant deadline) {
         // The second time round every locked item would wait again: hardly, then.
         const std::string wait = form == postgres::Form::patient ? "10" : state_->lock_wait();
         postgres::Params params;
         items.add_keys(params);
         postgres::add_fields(items, params);
         params.add(postgres::Type::text, postgres::Value::bytes(wait));
-        return state_->ask(state_->call(operation, form), params, repeatable);
+        return state_->ask(state_->call(operation, form), params, repeatable, deadline);
     }
 
     static void locked(ClaimReply& reply) { reply.kind = ClaimKind::in_progress; }

@@ -159,6 +159,7 @@ public:
     /// Sends all commands in one write and collects a reply for each.
     [[nodiscard]] Answers exchange(const Request& request, LocalInstant deadline) {
         Answers out;
+        if (!usable()) return broke(std::move(out), true);
         out.replies.reserve(request.count());
         bool sending = true;
         std::string_view rest;
@@ -175,7 +176,8 @@ public:
                 if (!read_some(out.replies, request.count()))
                     return broke(std::move(out), rest.size() == whole);
             }
-            if (!rest.empty()) broken_ = true;  // answered before it was asked
+            // Answered before it was asked, or more than was asked: the next would get the rest.
+            if (!rest.empty() || reader_->pos != reader_->len) broken_ = true;
         } catch (...) {
             broken_ = true;
             throw;

@@ -125,6 +125,8 @@ struct Fault {
     /// @param text how it begins, which decides; @param place whose error it is.
     [[nodiscard]] static Fault of(std::string_view text, const std::string& place) {
         const FaultClass row = fault_class(text);
+        // A server that does not know AUTH repeats the password.
+        text = text.substr(0, text.find(", with args beginning with"));
         return {row.cure, row.may_have_applied, std::string(text.substr(0, text.find(' '))),
                 "Redis at " + place + ": " + std::string(text)};
     }

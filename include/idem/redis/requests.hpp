@@ -299,8 +299,8 @@ struct Settled {
     if (call.operation != Operation::claim) return true;
     const auto text = call.reply->text();
     if (!text || text->empty()) return false;
-    const auto kind = static_cast<ClaimKind>(text->front());
-    return kind == ClaimKind::acquired || kind == ClaimKind::failed || kind == ClaimKind::unknown;
+    // What has ended stays so, with or without the record; nothing runs for it.
+    return static_cast<ClaimKind>(text->front()) == ClaimKind::acquired;
 }
 
 }  // namespace idem::inline v0_1::redis

@@ -52,13 +52,12 @@ public:
     /// Carries the calls out, no two of them on one key, until each has a reply or a fault that no
     /// further try cures in the time allowed. `repeatable`: the same again, after its answer was
     /// lost, answers as the first did; what is not is never sent twice where it may have been
-    /// applied.
-    void carry_out(std::span<Call> calls, bool repeatable) {
+    /// applied. After the deadline nothing is sent at all.
+    void carry_out(std::span<Call> calls, bool repeatable, LocalInstant deadline) {
         std::vector<Call*> pending;
         pending.reserve(calls.size());
         for (auto& call : calls) pending.push_back(&call);
         std::vector<Call*> doubtful;
-        const LocalInstant deadline = LocalClock::now() + options_.time_allowed;
         for (int tries = 0;; ++tries) {
             for (Call* call : pending) call->fault.reset();
             for (std::size_t node = 0, nodes = topology_->nodes(); node < nodes; ++node)
@@ -79,9 +78,13 @@ public:
         }
     }
 
+    [[nodiscard]] LocalInstant deadline() const noexcept {
+        return LocalClock::now() + options_.time_allowed;
+    }
+
     /// Commands that only read, to one node. All replies, or a fault.
     [[nodiscard]] Answers read(std::size_t node, const Request& request) {
-        const LocalInstant deadline = LocalClock::now() + options_.time_allowed;
+        const LocalInstant deadline = this->deadline();
         for (int tries = 0;; ++tries) {
             Answers answers;
             Fault fault;
@@ -90,6 +93,7 @@ public:
                 if (!answers.fault)  // LOADING and its like are said to each command alike
                     for (const auto& reply : answers.replies)
                         if (reply.is_error() && !answers.fault) note_error(reply, *loan, answers);
+                if (answers.fault) part_if_useless(*loan, *answers.fault);
             } else {
                 answers.fault = std::move(fault);
             }
@@ -153,6 +157,11 @@ private:
 
     [[nodiscard]] std::optional<Pool::Loan> borrow(std::size_t node, LocalInstant deadline,
                                                    Fault& fault) {
+        if (LocalClock::now() >= deadline) {
+            fault =
+                Fault::of_client(code::no_place, "the time allowed was over before it was sent");
+            return std::nullopt;
+        }
         auto loan = topology_->pool(node).borrow(deadline, fault);
         if (!loan) return loan;
         const std::string& policy = (*loan)->facts().eviction;
@@ -192,6 +201,11 @@ private:
         Fault fault = Fault::of(reply.text().value_or(""), loan->place());
         // What is wrong with one key is its caller's business.
         if (fault.cure != Cure::schema) answers.fault = std::move(fault);
+    }
+
+    /// A server that is no master any more, or sends us away, says so on this connection for ever.
+    static void part_if_useless(Pool::Loan& loan, const Fault& fault) noexcept {
+        if (fault.cure == Cure::reconnect || fault.cure == Cure::redirect) loan->discard();
     }
 
     void carry_out_at(std::size_t node, std::size_t nodes, const Sent& pending,
@@ -259,6 +273,7 @@ private:
             } else if (call->reply->is_error()) {
                 call->fault = Fault::of(call->reply->text().value_or(""), loan->place());
             }
+            if (call->fault) part_if_useless(loan, *call->fault);
         }
     }
 
@@ -275,7 +290,8 @@ private:
         const auto millis =
             std::chrono::ceil<std::chrono::milliseconds>(options_.replica_timeout).count();
         request.command({"WAIT", std::to_string(options_.replicas), std::to_string(millis)});
-        const Answers answers = exchange(loan, request, deadline);
+        // One that broke in the middle would give the answer to something else.
+        const Answers answers = loan->usable() ? exchange(loan, request, deadline) : Answers{};
         const auto reply = answers.replies.empty() ? std::nullopt : answers.replies[0].integer();
         if (reply && *reply >= static_cast<std::int64_t>(options_.replicas)) return;
         for (Call* call : written)

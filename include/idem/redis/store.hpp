@@ -133,7 +133,11 @@ private:
                 return {Trouble::Kind::usage, fault.may_have_applied, fault.message};
             default: break;
         }
-        if (fault.is("OOM")) return Trouble::no_room(fault.message);
+        if (fault.is("OOM")) {
+            Trouble full = Trouble::no_room(fault.message);
+            full.may_have_applied = fault.may_have_applied;  // by a try before
+            return full;
+        }
         return Trouble::unavailable(fault.message, fault.may_have_applied);
     }
     [[nodiscard]] static bool fits(const KeyView& key) noexcept {
@@ -163,6 +167,7 @@ private:
             if (wave == waves.size()) waves.emplace_back();
             waves[wave].push_back(i);
         }
+        const LocalInstant deadline = state_->wire.deadline();
         for (const auto& wave : waves) {
             for (std::size_t at = 0; at < wave.size();) {
                 std::size_t end = at;
@@ -170,7 +175,7 @@ private:
                     bytes += calls[wave[end]].weight();
                     if (end > at && bytes > bytes_max) break;
                 }
-                some(requests, replies, calls, std::span(wave).subspan(at, end - at));
+                some(requests, replies, calls, std::span(wave).subspan(at, end - at), deadline);
                 at = end;
             }
         }
@@ -178,7 +183,8 @@ private:
 
     template <class Request, class Reply>
     void some(std::span<const Request> requests, std::span<Reply> replies,
-              std::vector<redis::Call>& calls, std::span<const std::size_t> which) {
+              std::vector<redis::Call>& calls, std::span<const std::size_t> which,
+              LocalInstant deadline) {
         constexpr bool claims = std::same_as<Request, ClaimRequest>;
         std::vector<std::size_t> left(which.begin(), which.end());
         for (int tries = 0; !left.empty(); ++tries) {
@@ -188,11 +194,12 @@ private:
                 sent.push_back(std::move(calls[i]));
                 sent.back().with_value = claims && (tries > 0 || state_->wire.large_values());
             }
-            state_->wire.carry_out(sent, redis::repeatable<Request>);
+            state_->wire.carry_out(sent, redis::repeatable<Request>, deadline);
             std::vector<std::size_t> again;
             for (std::size_t k = 0; k < left.size(); ++k) {
                 const std::size_t i = left[k];
-                if (read(sent[k], requests[i], replies[i]) != redis::Read::again) continue;
+                if (read(sent[k], requests[i], replies[i], deadline) != redis::Read::again)
+                    continue;
                 if (tries < large_tries) {
                     again.push_back(i);
                 } else {
@@ -206,10 +213,11 @@ private:
     }
 
     template <class Request, class Reply>
-    [[nodiscard]] redis::Read read(redis::Call& call, const Request& request, Reply& reply) {
+    [[nodiscard]] redis::Read read(redis::Call& call, const Request& request, Reply& reply,
+                                   LocalInstant deadline) {
         if (call.fault) {
             if constexpr (std::same_as<Request, ClaimRequest>)
-                if (call.fault->is(redis::code::unacked)) undo(call, request);
+                if (call.fault->is(redis::code::unacked)) undo(call, request, deadline);
             reply.trouble = trouble_of(*call.fault);
             return redis::Read::done;
         }
@@ -222,8 +230,9 @@ private:
         return redis::Read::done;
     }
 
-    /// A claim that too few replicas have must not stand either: nobody would run it.
-    void undo(redis::Call& claim, const ClaimRequest& request) {
+    /// A claim that too few replicas have must not stand either: nobody would run it. Where the
+    /// time is over it stays in doubt, and whoever claimed gives it up.
+    void undo(redis::Call& claim, const ClaimRequest& request, LocalInstant deadline) {
         FinishRequest release;
         release.key = request.key;
         release.owner = request.owner;
@@ -235,7 +244,7 @@ private:
         redis::Call call;
         call.name = claim.name;
         redis::pack(release, call);
-        state_->wire.carry_out(std::span(&call, 1), true);
+        state_->wire.carry_out(std::span(&call, 1), true, deadline);
         const bool undone = !call.fault || call.fault->is(redis::code::unacked);
         claim.fault->may_have_applied = !undone;
     }

@@ -171,7 +171,8 @@ private:
         Duration pause = std::chrono::milliseconds{50};
         for (;;) {
             try {
-                if (!go_on(connection, idle_since)) return;
+                if (suspected(connection)) failed();
+                if (!go_on(idle_since)) return;
                 if (!connection) {
                     subscribed = {};
                     Fault ignored;
@@ -194,14 +195,19 @@ private:
         }
     }
 
-    /// Whether there is still somebody to listen for.
-    [[nodiscard]] bool go_on(std::optional<Connection>& connection, LocalInstant& idle_since) {
+    /// Lets a connection go that somebody waited on in vain.
+    [[nodiscard]] bool suspected(std::optional<Connection>& connection) {
         const std::lock_guard lock(mutex_);
-        if (std::exchange(suspect_, false)) {
-            connection.reset();
-            connected_ = false;
-            confirmed_.clear();
-        }
+        if (!std::exchange(suspect_, false)) return false;
+        connection.reset();
+        connected_ = false;
+        confirmed_.clear();
+        return true;
+    }
+
+    /// Whether there is still somebody to listen for.
+    [[nodiscard]] bool go_on(LocalInstant& idle_since) {
+        const std::lock_guard lock(mutex_);
         const auto now = LocalClock::now();
         if (!watchers_.empty()) idle_since = now;
         if (!stopped_ && now - idle_since < linger) return true;

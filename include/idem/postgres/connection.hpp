@@ -175,6 +175,9 @@ public:
                PQtransactionStatus(connection_.get()) == PQTRANS_IDLE;
     }
 
+    /// Not to be used any more.
+    void discard() noexcept { broken_ = true; }
+
     /// Whether the server has closed it while it lay idle, as a restart does. Sends nothing.
     [[nodiscard]] bool alive() noexcept {
         if (!usable()) return false;

@@ -61,7 +61,7 @@ inline constexpr FaultClass fault_classes[] = {
     {"08", Cure::reconnect, true},        // connection exception
     {"08001", Cure::unavailable, false},  // the client could not connect
     {"08004", Cure::unavailable, false},  // the server refused the connection
-    {"08P01", Cure::reconnect, false},    // protocol violation: a pooler that cannot carry it
+    {"08P01", Cure::reconnect, true},     // protocol violation; a pooler's word for all its trouble
     {"0A", Cure::schema, false},          // feature not supported
     {"0A000", Cure::reconnect, false},    // a cached plan that a migration made stale
     {"0B", Cure::reconnect, false},       // invalid transaction initiation

@@ -95,6 +95,14 @@ public:
         own_ = status == PQTRANS_IDLE;
     }
 
+    GuardedTransaction(const GuardedTransaction&) = delete;
+    GuardedTransaction& operator=(const GuardedTransaction&) = delete;
+    /// What was thrown on the way must not leave a transaction open: the next call on this
+    /// connection would take it for its caller's.
+    ~GuardedTransaction() {
+        if (open_) undo();
+    }
+
     /// Begins and claims. Whatever the answer, the connection is usable after it; one that is not
     /// `acquired` has ended what was begun. @throws ConflictError, UnavailableError, SchemaError.
     [[nodiscard]] ClaimReply claim(const Fingerprint& fingerprint) {
@@ -111,6 +119,7 @@ public:
             Answer answer = wire_.run_between(own_ ? "BEGIN" : "SAVEPOINT idem_claim", statement,
                                               params, false, "SAVEPOINT idem_work",
                                               begun + options_.wait + options_.time_allowed);
+            open_ = true;
             ClaimReply reply = take<ClaimReply>(answer);
             if (!answer.fault) {
                 fence_ = reply.fence;
@@ -167,6 +176,7 @@ public:
     [[nodiscard]] bool undo_work() noexcept { return said("ROLLBACK TO SAVEPOINT idem_work"); }
     /// Back to before the claim. Where it fails the connection is of no more use.
     void undo() noexcept {
+        open_ = false;
         if (PQtransactionStatus(raw_) == PQTRANS_IDLE) return;  // the server has done so
         if (own_) {
             (void)said("ROLLBACK");
@@ -226,6 +236,7 @@ private:
 
     /// What was claimed or found stays, as far as the transaction around it does.
     void end() {
+        open_ = false;
         const Answer answer =
             wire_.script(own_ ? "COMMIT" : "RELEASE SAVEPOINT idem_claim", soon());
         if (!answer.fault) return;
@@ -276,6 +287,7 @@ private:
     Fence fence_ = 0;
     std::string xid_{};
     bool own_ = false;
+    bool open_ = false;  ///< Begun, and neither ended nor undone.
 };
 
 }  // namespace postgres

@@ -151,8 +151,12 @@ private:
             }
         }
         const bool keep = !unnamed_only_.load();
-        return read_committed_.load() ? (*loan)->run_read_committed(statement, params, keep, limit)
-                                      : (*loan)->run(statement, params, keep, limit);
+        Answer answer = read_committed_.load()
+                            ? (*loan)->run_read_committed(statement, params, keep, limit)
+                            : (*loan)->run(statement, params, keep, limit);
+        // A server that only reads now says so on this connection for ever.
+        if (answer.fault && answer.fault->cure == Cure::reconnect) (*loan)->discard();
+        return answer;
     }
 
     [[nodiscard]] std::optional<Fault> look(Connection& connection, LocalInstant deadline) {

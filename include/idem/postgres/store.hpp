@@ -73,9 +73,10 @@ public:
     }
 
     void find(std::span<const KeyView> keys, std::span<FindReply> replies) {
+        const LocalInstant deadline = state_->deadline();
         for (std::size_t at = 0; at < keys.size(); at += items_max) {
             const std::size_t count = std::min(items_max, keys.size() - at);
-            find_some(keys.subspan(at, count), replies.subspan(at, count));
+            find_some(keys.subspan(at, count), replies.subspan(at, count), deadline);
         }
     }
 
@@ -157,7 +158,9 @@ private:
               LocalInstant deadline) {
         auto form = items.arrays ? postgres::Form::batch : postgres::Form::one;
         auto answer = ask(operation, form, repeatable, items, deadline);
-        if (answer.fault && answer.fault->is(postgres::code::lock_timeout)) {
+        // In doubt a try before this one may hold the row: then nobody else is at it.
+        if (answer.fault && answer.fault->is(postgres::code::lock_timeout) &&
+            !answer.fault->may_have_applied) {
             if (!items.arrays) return locked(replies[items.which[0]]);
             answer = ask(operation, postgres::Form::patient, repeatable, items, deadline);
         }
@@ -188,8 +191,11 @@ private:
     [[nodiscard]] postgres::Answer ask(const postgres::Operation& operation, postgres::Form form,
                                        bool repeatable, const postgres::Items<Request>& items,
                                        LocalInstant deadline) {
-        // The second time round every locked item would wait again: hardly, then.
-        const std::string wait = form == postgres::Form::patient ? "10" : state_->lock_wait();
+        // The second time round every locked item would wait again: hardly, then, and all of them
+        // together no longer than a second.
+        const std::size_t each = std::clamp<std::size_t>(1000 / items.which.size(), 1, 10);
+        const std::string wait =
+            form == postgres::Form::patient ? std::to_string(each) : state_->lock_wait();
         postgres::Params params;
         items.add_keys(params);
         postgres::add_fields(items, params);
@@ -210,7 +216,8 @@ private:
         return false;
     }
 
-    void find_some(std::span<const KeyView> keys, std::span<FindReply> replies) {
+    void find_some(std::span<const KeyView> keys, std::span<FindReply> replies,
+                   LocalInstant deadline) {
         std::vector<std::string> digests(keys.size(), std::string(16, '\0'));
         for (std::size_t i = 0; i < keys.size(); ++i) {
             replies[i] = {{}, fits(keys[i]) ? Trouble{} : misfit()};
@@ -219,7 +226,7 @@ private:
         postgres::Params params;
         params.add_array(postgres::Type::uuid, keys.size(),
                          [&](std::size_t i) { return postgres::Value::bytes(digests[i]); });
-        const auto answer = state_->ask(state_->find(), params, true);
+        const auto answer = state_->ask(state_->find(), params, true, deadline);
         if (answer.fault) {
             for (auto& reply : replies)
                 if (!reply.trouble) reply.trouble = postgres::trouble_of(*answer.fault);

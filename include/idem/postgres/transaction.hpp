@@ -161,7 +161,8 @@ template <class V, class R>
 /// reaches the caller unchanged; a final or unknown failure is recorded in their place.
 /// A commit whose answer is lost is looked up on another connection: executed, or
 /// `UnavailableError`; this one is then of no more use (`PQtransactionStatus` is not idle): close
-/// it. Effects outside of this database are not part of the transaction.
+/// it. The same where the handler has left a query, a COPY or a pipeline unfinished: nothing can be
+/// rolled back on it any more. Effects outside of this database are not part of the transaction.
 /// @throws ConflictError: at REPEATABLE READ or SERIALIZABLE a loser cannot see who won, or the
 /// server chose this transaction to end a deadlock: roll back and run it again with the same key.
 /// UnavailableError: nothing was committed, unless `may_have_applied`; a connection that broke is

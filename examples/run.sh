@@ -140,7 +140,9 @@ stop_if_running() {
         if kill -0 "$pid" 2>/dev/null; then kill -QUIT "$pid" || true; fi
     done
     # What is started in the background is deaf to QUIT unless it says otherwise, as Redis does not.
-    if [[ $store == redis && -n $server_pid ]]; then kill -TERM "$server_pid" 2>/dev/null || true; fi
+    if [[ $store == redis && -n $server_pid ]]; then
+        kill -TERM "$server_pid" 2>/dev/null || true
+    fi
 }
 
 # Until the command succeeds; with dots, so that one sees what is waited for.

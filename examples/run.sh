@@ -139,6 +139,10 @@ stop_if_running() {
     for pid in $service_pid $server_pid; do
         if kill -0 "$pid" 2>/dev/null; then kill -QUIT "$pid" || true; fi
     done
+    # What is started in the background is deaf to QUIT unless it says otherwise, as Redis does not.
+    if [[ $store == redis && -n $server_pid ]]; then
+        kill -TERM "$server_pid" 2>/dev/null || true
+    fi
 }
 
 # Until the command succeeds; with dots, so that one sees what is waited for.

@@ -87,6 +87,7 @@ TEST_CASE("Redis: every error has one class, and says whether it may have been a
         {"ERR max number of clients reached", Cure::unavailable, false},
         {"ERR Error running script (call to f_1): @user_script:1:", Cure::unavailable, true},
         {"ERR user_script:30: something", Cure::unavailable, true},
+        {"ERR ACL failure in script: User app has no permissions", Cure::usage, true},
         {"ERR The user executing the script can't run this command", Cure::usage, true},
         {"ERR unknown command 'EVALSHA'", Cure::usage, false},
         {"ERR DB index is out of range", Cure::usage, false},
@@ -280,7 +281,8 @@ TEST_CASE("Redis: the rights that the store needs are those, and no fewer",
         const auto said = use_all(store, right);
         INFO(said);
         CHECK((said.find("NOPERM") != std::string::npos ||
-               said.find("can't run this") != std::string::npos));
+               said.find("can't run this") != std::string::npos ||
+               said.find("ACL failure") != std::string::npos));
     }
     // And what makes the rest of the service: notices, lists, the look at the server, the name.
     for (const auto* more :

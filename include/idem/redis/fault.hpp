@@ -66,9 +66,10 @@ inline constexpr FaultClass fault_classes[] = {
     {"CROSSSLOT", Cure::usage, false},
     {"DENIED", Cure::usage, false},  // protected mode
     {"ERR", Cure::usage, false},     // not a command, an argument or a setting it knows
+    {"ERR ACL failure in script", Cure::usage, true},  // a right that a script found missing
     {"ERR Error compiling script", Cure::usage, false},
     {"ERR Error running script", Cure::unavailable, true},
-    {"ERR The user executing", Cure::usage, true},  // a right that a script found missing
+    {"ERR The user executing", Cure::usage, true},  // the same, in Redis 7.0
     {"ERR max number of clients", Cure::unavailable, false},
     {"ERR user_script", Cure::unavailable, true},
     {"EXECABORT", Cure::unavailable, false},

@@ -2,7 +2,7 @@
 # The test command: tests/run.sh [plain|asan|tsan|clang|all [CTEST ARGUMENT...]]
 #
 #   plain  g++, optimised (the default)      asan  g++, AddressSanitizer and UBSan
-#   clang  clang++                           tsan  g++, ThreadSanitizer
+#   clang  clang++, quickly built            tsan  g++, ThreadSanitizer
 #
 # Installs the Debian packages that are missing (as root or with sudo), then configures, builds and
 # tests in build/<variant>, and writes nowhere else. JOBS=<n> sets how many at once. What else is
@@ -61,7 +61,7 @@ configure() {
     local variant=$1 flags='-O1 -g1' compiler=g++ sanitize=''
     case $variant in
         plain) flags='-O2 -g1' ;;
-        clang) compiler=clang++ ;;
+        clang) compiler=clang++ flags='-O0 -g1' ;;
         asan) sanitize=address,undefined ;;
         tsan) sanitize=thread ;;
     esac
@@ -71,8 +71,10 @@ configure() {
         # Neither Debug nor Release: optimised, and assert() stays.
         -DCMAKE_BUILD_TYPE=Checked -DCMAKE_CXX_FLAGS_CHECKED="$flags")
     # Off for whoever builds by hand, but what no test command builds rots.
-    if [[ -f $root/benchmarks/CMakeLists.txt ]]; then
+    if [[ -z $sanitize ]]; then
         options+=(-DIDEM_BUILD_BENCHMARKS=ON)
+    else
+        options+=(-DIDEM_BUILD_BENCHMARKS=OFF -DIDEM_BUILD_EXAMPLES=OFF)
     fi
     if command -v ccache >/dev/null; then
         options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)

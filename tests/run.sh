@@ -2,7 +2,7 @@
 # The test command: tests/run.sh [plain|asan|tsan|clang|all [CTEST ARGUMENT...]]
 #
 #   plain  g++, optimised (the default)      asan  g++, AddressSanitizer and UBSan
-#   clang  clang++, quickly built            tsan  g++, ThreadSanitizer
+#   clang  clang++                           tsan  g++, ThreadSanitizer
 #
 # Installs the Debian packages that are missing (as root or with sudo), then configures, builds and
 # tests in build/<variant>, and writes nowhere else. JOBS=<n> sets how many at once. What else is
@@ -61,7 +61,7 @@ configure() {
     local variant=$1 flags='-O1 -g1' compiler=g++ sanitize=''
     case $variant in
         plain) flags='-O2 -g1' ;;
-        clang) compiler=clang++ flags='-O0 -g1' ;;
+        clang) compiler=clang++ ;;
         asan) sanitize=address,undefined ;;
         tsan) sanitize=thread ;;
     esac

@@ -19,12 +19,14 @@
 
 #include "support/catch.hpp"
 #include "support/child.hpp"
+#include "support/eventually.hpp"
 #include "support/postgres_server.hpp"
 
 namespace {
 
 using namespace std::chrono_literals;
 using idem::PostgresStore;
+using idem_test::eventually;
 using idem_test::PostgresServer;
 using idem_test::Sql;
 
@@ -78,10 +80,7 @@ public:
     /// is there now knows them all.
     void check(PostgresStore server) {
         stop();
-        for (int i = 0; guard_.health().unrecorded > 0; ++i) {
-            REQUIRE(i < 6000);
-            std::this_thread::sleep_for(10ms);
-        }
+        REQUIRE(eventually([&] { return guard_.health().unrecorded == 0; }));
         INFO(seen_.size() << " keys, " << answers_ << " answers, " << troubles_ << " troubles");
         CHECK(seen_.size() > 100);
         std::string wrong;
@@ -109,11 +108,8 @@ private:
     };
 
     static void await(const std::atomic<int>& count, int target, const std::string& what) {
-        const auto deadline = idem_test::in_seconds(60);
-        while (count < target) {
-            if (idem::LocalClock::now() > deadline) FAIL("too few " << what);
-            std::this_thread::sleep_for(2ms);
-        }
+        INFO("too few " << what);
+        REQUIRE(eventually([&] { return count >= target; }));
     }
     void work(int me) {
         for (int round = 0; !stop_; ++round)
@@ -132,7 +128,7 @@ private:
                                });
                 if (outcome.has_value()) return note(id, outcome.value());
                 if (outcome.kind() != idem::OutcomeKind::in_progress) break;
-                std::this_thread::sleep_for(1ms);
+                idem_test::outlast(1ms);
             } catch (const idem::UnavailableError&) {
                 ++troubles_;
             } catch (const std::exception& error) {
@@ -222,12 +218,9 @@ TEST_CASE("PostgreSQL chaos: the primary dies, its standby is promoted, and the 
         Sql sql(primary.conninfo());
         sql("ALTER SYSTEM SET synchronous_standby_names = '*'");
         sql("SELECT pg_reload_conf()");
-        for (int i = 0;
-             sql("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") != "1";
-             ++i) {
-            REQUIRE(i < 2000);
-            std::this_thread::sleep_for(10ms);
-        }
+        REQUIRE(eventually([&] {
+            return sql("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") == "1";
+        }));
     }
     const auto both = "host=127.0.0.1,127.0.0.1 user=postgres dbname=postgres port=" +
                       std::to_string(standby.port()) + "," + std::to_string(primary.port());
@@ -287,12 +280,10 @@ TEST_CASE("PostgreSQL chaos: a thousand stores are made, used and destroyed, and
     // The smallest block, lost in each cycle, would be 32,000. With ASan its leak check counts.
     CHECK(mallinfo2().uordblks < bytes + 16'000);
     Sql sql(server.conninfo());
-    for (int i = 0;
-         sql("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'cycle'") != "0";
-         ++i) {
-        REQUIRE(i < 1000);  // the server needs a moment to see that they have left
-        std::this_thread::sleep_for(5ms);
-    }
+    // The server needs a moment to see that they have left.
+    CHECK(eventually([&] {
+        return sql("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'cycle'") == "0";
+    }));
 }
 
 }  // namespace

@@ -11,11 +11,13 @@
 #include <idem/guard.hpp>
 
 #include "support/catch.hpp"
+#include "support/eventually.hpp"
 #include "support/postgres_world.hpp"
 
 namespace {
 
 using namespace std::chrono_literals;
+using idem_test::eventually;
 using idem_test::PostgresBench;
 using idem_test::shared_server;
 using idem_test::Sql;
@@ -372,11 +374,13 @@ TEST_CASE("PostgreSQL: M59 purgers share the work, wait for nobody, and take onl
 }
 
 /// Sixteen threads claim, complete and replay keys of their own and one that all want; whatever is
-/// answered must be theirs. `break_it` is called again and again until they are done.
+/// answered must be theirs. `break_it` is called again and again until they are done, each time
+/// after some more have been.
 template <class Break>
 void under_load(PostgresBench& bench, int rounds, Break&& break_it) {
     std::atomic<int> wrong{0};
     std::atomic<int> done{0};
+    std::atomic<int> replayed{0};
     std::vector<std::thread> threads;
     for (std::uint32_t me = 0; me < 16; ++me) {
         threads.emplace_back([&, me] {
@@ -398,11 +402,16 @@ void under_load(PostgresBench& bench, int rounds, Break&& break_it) {
                 do replay = idem::claim_one(bench.store(), claim_of(key, me + 100));
                 while (replay.trouble);
                 if (replay.kind != idem::ClaimKind::completed || replay.result != name) ++wrong;
+                ++replayed;
             }
             ++done;
         });
     }
-    while (done < 16) break_it();
+    while (done < 16) {
+        break_it();
+        const int before = replayed;
+        CHECK(eventually([&] { return done == 16 || replayed >= before + 5; }));
+    }
     for (auto& thread : threads) thread.join();
     CHECK(wrong == 0);
     CHECK(bench.sql()("SELECT count(*) FROM " + bench.table() + " WHERE state = 4") ==
@@ -419,7 +428,6 @@ TEST_CASE("PostgreSQL: connections are ended under load, and no reply is lost or
         kills += std::stoi(
             killer("SELECT count(pg_terminate_backend(pid)) FROM (SELECT pid FROM pg_stat_activity"
                    " WHERE application_name = 'victim' ORDER BY random() LIMIT 2) v"));
-        std::this_thread::sleep_for(20ms);
     });
     CHECK(kills > 10);
 }
@@ -457,13 +465,16 @@ TEST_CASE("PostgreSQL: the server crashes under load and comes back; the client 
                 ++finished;
             }
         });
+    const auto goes_on = [&] {
+        const int before = finished;
+        return eventually([&] { return finished >= before + 50; });
+    };
     for (; crashes < 2; ++crashes) {
-        for (const int before = finished; finished < before + 50;)
-            std::this_thread::sleep_for(10ms);
+        CHECK(goes_on());
         server.end(SIGQUIT);
         server.start();
     }
-    for (const int before = finished; finished < before + 50;) std::this_thread::sleep_for(10ms);
+    CHECK(goes_on());
     stop = true;
     for (auto& thread : threads) thread.join();
     CHECK(wrong == 0);

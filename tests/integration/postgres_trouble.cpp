@@ -17,6 +17,7 @@
 #include <idem/guard.hpp>
 
 #include "support/catch.hpp"
+#include "support/eventually.hpp"
 #include "support/postgres_server.hpp"
 #include "support/tcp_gate.hpp"
 
@@ -24,6 +25,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using idem::PostgresStore;
+using idem_test::eventually;
 using idem_test::GateAct;
 using idem_test::PostgresServer;
 using idem_test::Sql;
@@ -294,11 +296,9 @@ TEST_CASE("PostgreSQL trouble: a server without a place left, and then with one"
         refused(store, Kind::unavailable, {"too many clients", "max_connections"});
     }
     // The server needs a moment to see that they have left.
-    bool free = false;
-    for (int tries = 0; tries < 200 && !free; ++tries) {
-        free = attempt(store, "place " + std::to_string(tries)).kind == Kind::none;
-        if (!free) std::this_thread::sleep_for(10ms);
-    }
+    CHECK(eventually([&, tries = 0]() mutable {
+        return attempt(store, "place " + std::to_string(++tries)).kind == Kind::none;
+    }));
     works(store, "place");
 }
 
@@ -314,10 +314,7 @@ TEST_CASE("PostgreSQL trouble: a primary that becomes read only in mid-work",
         sql("SELECT pg_reload_conf()");
         // Backends read it between two statements.
         Sql other(server.conninfo("target_session_attrs=any"));
-        for (int tries = 0; other("SHOW default_transaction_read_only") != value; ++tries) {
-            REQUIRE(tries < 1000);
-            std::this_thread::sleep_for(5ms);
-        }
+        REQUIRE(eventually([&] { return other("SHOW default_transaction_read_only") == value; }));
     };
     set("on");
     // Either the kept connection is refused, or a new one finds nothing to write to.
@@ -364,10 +361,10 @@ TEST_CASE("PostgreSQL trouble: the disk is full: no effect without a claim, no r
     works(store, "refused");
     for (const auto& id : ran) {
         Attempt again;
-        for (int tries = 0; tries < 500 && again.value.empty() && !again.ran; ++tries) {
-            if (tries > 0) std::this_thread::sleep_for(20ms);  // the background records it
+        CHECK(eventually([&] {  // the background records it
             again = attempt(store, id);
-        }
+            return !again.value.empty() || again.ran;
+        }));
         CHECK_FALSE(again.ran);
         CHECK(again.value == "result of " + id);
     }

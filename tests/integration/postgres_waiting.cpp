@@ -26,6 +26,7 @@
 namespace {
 
 using namespace std::chrono_literals;
+using idem_test::eventually;
 using idem_test::Expect;
 using idem_test::PostgresBench;
 using idem_test::shared_server;
@@ -62,11 +63,7 @@ idem::FinishRequest finish_of(const idem::ClaimRequest& claim, idem::Fence fence
 }
 /// What has been told so far, once it is at least `count`.
 int await(const std::atomic<int>& told, int count) {
-    for (const auto end = idem_test::in_seconds(20); told < count;) {
-        if (idem::LocalClock::now() > end) return -1;
-        std::this_thread::sleep_for(1ms);
-    }
-    return told;
+    return eventually([&] { return told >= count; }) ? told.load() : -1;
 }
 
 TEST_CASE("PostgreSQL: whatever settles a key that somebody waits for tells so, in any process",
@@ -159,11 +156,10 @@ TEST_CASE("PostgreSQL: a mark that comes while it is being finished is not misse
     Expect expect;
     std::thread finisher(
         [&] { expect(!idem::finish_one(bench.store(), finish_of(claim, fence)).lost); });
-    const auto end = idem_test::in_seconds(60);
-    while (bench.sql()("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-                       " AND application_name = 'finisher'") == "0" &&
-           idem::LocalClock::now() < end)
-        std::this_thread::sleep_for(1ms);
+    CHECK(eventually([&] {
+        return bench.sql()("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+                           " AND application_name = 'finisher'") != "0";
+    }));
     waiter("COMMIT");
     finisher.join();
     CHECK(expect.failed() == 0);
@@ -267,10 +263,9 @@ void hold_until_told(const std::string& conninfo, const std::string& schema) {
     idem::IdempotencyGuard guard(idem::PostgresStore(options), {.lease = 1h});
     Sql sql(conninfo);
     const auto outcome = guard.run({"s", "k"}, {}, [&] {
-        const auto end = idem_test::in_seconds(60);
-        while (sql("SELECT to_regclass('" + options.schema + ".let_go') IS NULL") == "t" &&
-               idem::LocalClock::now() < end)
-            std::this_thread::sleep_for(1ms);
+        (void)eventually([&] {
+            return sql("SELECT to_regclass('" + options.schema + ".let_go') IS NULL") != "t";
+        });
         return std::to_string(getpid());
     });
     CHECK(outcome.executed());
@@ -293,10 +288,7 @@ TEST_CASE("PostgreSQL: a waiter gets the answer of a holder in a process started
     }
     unsetenv(child_conninfo);
     REQUIRE(child > 0);
-    const auto end = idem_test::in_seconds(60);
-    while (bench.sql()("SELECT count(*) FROM " + bench.table()) == "0" &&
-           idem::LocalClock::now() < end)
-        std::this_thread::sleep_for(1ms);
+    CHECK(eventually([&] { return bench.sql()("SELECT count(*) FROM " + bench.table()) != "0"; }));
     Looks looks(other_process(bench), true);
     idem::IdempotencyGuard waiter(looks, {.lease = 1h, .wait = 1min});
     Expect expect;
@@ -332,9 +324,7 @@ TEST_CASE("PostgreSQL: fifty waiters hold one connection between them, and it go
     for (int i = 0; i < 50; ++i)
         threads.emplace_back(
             [&] { replayed += waiter.run(key, {}, [] { return 2; }).replayed() ? 1 : 0; });
-    const auto end = idem_test::in_seconds(60);
-    while (looks.watches() < 50 && idem::LocalClock::now() < end) std::this_thread::sleep_for(1ms);
-    CHECK(looks.watches() == 50);
+    CHECK(eventually([&] { return looks.watches() == 50; }));
     CHECK(std::stoi(count()) <= 5);  // the pool's four, and the one that listens
     CHECK(idem_test::thread_count() <= threads_before + 51);
     CHECK(std::move(claim).complete(1).recorded());
@@ -343,11 +333,9 @@ TEST_CASE("PostgreSQL: fifty waiters hold one connection between them, and it go
     const std::string listening =
         "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'many'"
         " AND (query LIKE 'LISTEN%' OR query = 'SELECT')";
-    while (bench.sql()(listening) != "0" && idem::LocalClock::now() < end)
-        std::this_thread::sleep_for(10ms);
-    CHECK(bench.sql()(listening) == "0");
+    CHECK(eventually([&] { return bench.sql()(listening) == "0"; }));
     // The thread ends a moment after its connection.
-    CHECK(idem_test::eventually([&] { return idem_test::thread_count() <= threads_before; }));
+    CHECK(eventually([&] { return idem_test::thread_count() <= threads_before; }));
 }
 
 TEST_CASE("PostgreSQL: a listening connection that is ended is made anew, and nothing is missed",

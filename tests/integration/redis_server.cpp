@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <filesystem>
-#include <functional>
 #include <iterator>
 #include <string>
 #include <thread>
@@ -13,6 +12,7 @@
 
 #include "support/catch.hpp"
 #include "support/child.hpp"
+#include "support/eventually.hpp"
 #include "support/redis_requests.hpp"
 
 namespace {
@@ -22,6 +22,7 @@ using idem::ClaimKind;
 using idem::Trouble;
 using idem_test::claim_of;
 using idem_test::complete_of;
+using idem_test::eventually;
 using idem_test::options_for;
 using idem_test::quick;
 using idem_test::random_owner;
@@ -34,16 +35,6 @@ idem::ClaimReply claim(idem::RedisStore& store, const idem::Key& key) {
     return idem::claim_one(store, claim_of(key, random_owner()));
 }
 
-/// Until it holds, or a minute has passed.
-bool comes_true(const std::function<bool()>& condition) {
-    const auto deadline = idem_test::in_seconds(60);
-    while (!condition()) {
-        if (idem::LocalClock::now() > deadline) return false;
-        std::this_thread::sleep_for(2ms);
-    }
-    return true;
-}
-
 /// A master and its replica, in step.
 struct Pair {
     RedisServer master{};
@@ -52,7 +43,7 @@ struct Pair {
 
     Pair() {
         RedisCli cli(replica.url());
-        REQUIRE(comes_true([&] { return cli.info("replication", "master_link_status") == "up"; }));
+        REQUIRE(eventually([&] { return cli.info("replication", "master_link_status") == "up"; }));
     }
 };
 
@@ -65,7 +56,7 @@ TEST_CASE("Redis: a read-only replica is unavailable until it is promoted, and f
     const auto first = idem::claim_one(master, claim_of(key, owner));
     REQUIRE(first.kind == ClaimKind::acquired);
     RedisCli cli(pair.replica.url());
-    REQUIRE(comes_true([&] {
+    REQUIRE(eventually([&] {
         return cli({"EXISTS", idem::redis::name_of("idem:", view_of(key))}) == "1";
     }));
     auto options = quick(pair.replica.url());
@@ -141,7 +132,7 @@ TEST_CASE("Redis: a server that is busy with a script is unavailable in time, an
         }
     });
     RedisCli cli(server.url());
-    REQUIRE(comes_true([&] {
+    REQUIRE(eventually([&] {
         try {
             (void)cli({"GET", "x"});
             return false;
@@ -175,14 +166,14 @@ TEST_CASE("Redis: a server that cannot save is unavailable, and works again",
     std::filesystem::create_directory(folder);
     std::filesystem::remove_all(aside);
     (void)cli({"BGSAVE"});
-    REQUIRE(comes_true([&] { return cli.info("persistence", "rdb_last_bgsave_status") == "err"; }));
+    REQUIRE(eventually([&] { return cli.info("persistence", "rdb_last_bgsave_status") == "err"; }));
     const auto refused = claim(store, {"s", "k"});
     CHECK(refused.trouble.kind == Trouble::Kind::unavailable);
     CHECK(refused.trouble.message.find("MISCONF") != std::string::npos);
     CHECK_FALSE(refused.trouble.may_have_applied);
     (void)cli({"CONFIG", "SET", "dir", folder.string()});
     (void)cli({"BGSAVE"});
-    REQUIRE(comes_true([&] { return cli.info("persistence", "rdb_last_bgsave_status") == "ok"; }));
+    REQUIRE(eventually([&] { return cli.info("persistence", "rdb_last_bgsave_status") == "ok"; }));
     CHECK(claim(store, {"s", "k"}).kind == ClaimKind::acquired);
     CHECK(claim(store, done).result == "r");
 }
@@ -229,7 +220,7 @@ TEST_CASE("Redis: a thousand stores come and go and leave nothing", "[integratio
     for (int i = 0; i < 1000; ++i) cycle(i);
     CHECK(descriptors() == before);
     CHECK(idem_test::thread_count() == threads);
-    CHECK(comes_true([&] { return clients() == "1"; }));
+    CHECK(eventually([&] { return clients() == "1"; }));
     CHECK(idem_test::without_ttl(cli) == "");
 }
 

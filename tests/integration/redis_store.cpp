@@ -13,6 +13,7 @@
 #include <idem/idem.hpp>
 
 #include "support/catch.hpp"
+#include "support/eventually.hpp"
 #include "support/redis_requests.hpp"
 #include "support/redis_world.hpp"
 
@@ -327,8 +328,7 @@ TEST_CASE("Redis: a record goes by itself when its retention is over (R29, R34, 
     finish.retention = 30ms;
     CHECK_FALSE(idem::finish_one(store, finish).lost);
     CHECK(ttl() <= 30);
-    for (int i = 0; i < 1000 && cli({"EXISTS", name}) == "1"; ++i) std::this_thread::sleep_for(5ms);
-    CHECK(cli({"EXISTS", name}) == "0");
+    CHECK(idem_test::eventually([&] { return cli({"EXISTS", name}) == "0"; }));
     CHECK(idem::claim_one(store, claim_of(key, random_owner())).fence > reply.fence);
 }
 
@@ -357,9 +357,9 @@ TEST_CASE("Redis: a node of a cluster is told to be one (R104)", "[integration][
     idem::RedisStore store(quick(server.url()));
     CHECK(claim(store, {"s", "k"}).trouble.kind == Trouble::Kind::unavailable);  // no slots yet
     (void)cli({"CLUSTER", "ADDSLOTSRANGE", "0", "16383"});
-    for (int i = 0;
-         i < 1000 && cli({"CLUSTER", "INFO"}).find("cluster_state:ok") == std::string::npos; ++i)
-        std::this_thread::sleep_for(10ms);
+    REQUIRE(idem_test::eventually([&] {
+        return cli({"CLUSTER", "INFO"}).find("cluster_state:ok") != std::string::npos;
+    }));
     // All slots are here: each script must touch its own key alone, and say so in KEYS.
     idem::IdempotencyGuard<idem::RedisStore> guard(store);
     for (int i = 0; i < 50; ++i)

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "support/catch.hpp"
+#include "support/eventually.hpp"
 #include "support/redis_requests.hpp"
 
 namespace {
@@ -37,12 +39,13 @@ public:
     }
     /// Waits until all threads together have finished some more keys.
     bool goes_on() {
-        const auto deadline = idem_test::in_seconds(60);
-        for (const long from = finished_.load(); finished_.load() < from + 32;) {
-            if (idem::LocalClock::now() > deadline) return false;
-            std::this_thread::sleep_for(1ms);
-        }
-        return true;
+        const long from = finished_.load();
+        return idem_test::eventually([&] { return finished_.load() >= from + 32; });
+    }
+    /// Waits until somebody was told that the server does not answer.
+    bool is_hurt() {
+        const long from = troubles_.load();
+        return idem_test::eventually([&] { return troubles_.load() > from; });
     }
     /// Everything that was acknowledged is there, and was run once.
     void check() {
@@ -81,6 +84,7 @@ private:
         for (;;) {
             auto reply = ask();
             if (!reply.trouble) return reply;
+            troubles_.fetch_add(1);
             const bool hopeless = reply.trouble.kind != idem::Trouble::Kind::unavailable ||
                                   idem::LocalClock::now() > deadline;
             if (hopeless) {
@@ -136,6 +140,7 @@ private:
     std::string wrong_{};
     std::atomic<bool> stop_{false};
     std::atomic<long> finished_{0};
+    std::atomic<long> troubles_{0};
     std::vector<std::thread> threads_{};
 };
 
@@ -147,12 +152,13 @@ idem::RedisOptions stormy(const RedisServer& server) {
 }
 
 /// Disturbs so many times, and asks each time that it goes on afterwards.
-void disturb(RedisServer& server, int times, const std::function<void(RedisCli&)>& what) {
+void disturb(RedisServer& server, int times,
+             const std::function<void(Storm&, RedisCli&)>& what) {
     Storm storm(stormy(server));
     RedisCli cli(server.url());
     REQUIRE(storm.goes_on());
     for (int i = 0; i < times; ++i) {
-        what(cli);
+        what(storm, cli);
         CHECK(storm.goes_on());
     }
     storm.check();
@@ -161,12 +167,12 @@ void disturb(RedisServer& server, int times, const std::function<void(RedisCli&)
 
 TEST_CASE("Redis: sixteen threads, and scripts are flushed", "[integration][redis][storm]") {
     RedisServer server;
-    disturb(server, 50, [](RedisCli& cli) { (void)cli({"SCRIPT", "FLUSH"}); });
+    disturb(server, 50, [](Storm&, RedisCli& cli) { (void)cli({"SCRIPT", "FLUSH"}); });
 }
 
 TEST_CASE("Redis: sixteen threads, and clients are killed", "[integration][redis][storm]") {
     RedisServer server;
-    disturb(server, 30, [](RedisCli& cli) {
+    disturb(server, 30, [](Storm&, RedisCli& cli) {
         (void)cli({"CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"});
     });
 }
@@ -174,22 +180,22 @@ TEST_CASE("Redis: sixteen threads, and clients are killed", "[integration][redis
 TEST_CASE("Redis: sixteen threads, and clients are paused", "[integration][redis][storm]") {
     RedisServer server;
     int round = 0;
-    disturb(server, 6, [&](RedisCli& cli) {
+    disturb(server, 6, [&](Storm&, RedisCli& cli) {
         (void)cli({"CLIENT", "PAUSE", "300", ++round % 2 == 0 ? "ALL" : "WRITE"});
     });
 }
 
 TEST_CASE("Redis: sixteen threads, and the server sleeps", "[integration][redis][storm]") {
     RedisServer server;
-    disturb(server, 4, [](RedisCli& cli) { (void)cli({"DEBUG", "SLEEP", "0.4"}); });
+    disturb(server, 4, [](Storm&, RedisCli& cli) { (void)cli({"DEBUG", "SLEEP", "0.4"}); });
 }
 
 TEST_CASE("Redis: sixteen threads, and the server's process is stopped and goes on",
           "[integration][redis][storm]") {
     RedisServer server;
-    disturb(server, 4, [&](RedisCli&) {
+    disturb(server, 4, [&](Storm& storm, RedisCli&) {
         server.signal(SIGSTOP);
-        std::this_thread::sleep_for(400ms);
+        CHECK(storm.is_hurt());
         server.signal(SIGCONT);
     });
 }
@@ -201,7 +207,7 @@ TEST_CASE("Redis: sixteen threads, and the server is killed and comes back with 
     REQUIRE(storm.goes_on());
     for (int i = 0; i < 3; ++i) {
         server.end(SIGKILL);
-        std::this_thread::sleep_for(50ms);
+        CHECK(storm.is_hurt());
         server.start();
         CHECK(storm.goes_on());
     }

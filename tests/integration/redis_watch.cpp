@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -14,6 +13,7 @@
 
 #include "support/catch.hpp"
 #include "support/child.hpp"
+#include "support/eventually.hpp"
 #include "support/fake_redis.hpp"
 #include "support/redis_requests.hpp"
 #include "support/redis_world.hpp"
@@ -24,6 +24,7 @@ using namespace std::chrono_literals;
 using idem::ClaimKind;
 using idem_test::claim_of;
 using idem_test::complete_of;
+using idem_test::eventually;
 using idem_test::options_for;
 using idem_test::quick;
 using idem_test::random_owner;
@@ -31,15 +32,6 @@ using idem_test::RedisCli;
 using idem_test::RedisServer;
 using idem_test::shared_redis;
 using idem_test::view_of;
-
-bool comes_true(const std::function<bool()>& condition) {
-    const auto deadline = idem_test::in_seconds(60);
-    while (!condition()) {
-        if (idem::LocalClock::now() > deadline) return false;
-        std::this_thread::sleep_for(1ms);
-    }
-    return true;
-}
 
 TEST_CASE("Redis: whatever settles a key is told to who watches it in another store",
           "[integration][redis]") {
@@ -55,7 +47,7 @@ TEST_CASE("Redis: whatever settles a key is told to who watches it in another st
         INFO(what);
         const int before = notices.load();
         action();
-        CHECK(comes_true([&] { return notices.load() > before; }));
+        CHECK(eventually([&] { return notices.load() > before; }));
     };
     const auto hold = [&](idem::Policy policy = {}) {
         auto request = claim_of(key, random_owner());
@@ -117,7 +109,7 @@ TEST_CASE("Redis: the subscription stands before watch returns, so that no notic
             continue;
         }
         (void)idem::finish_one(settler, complete_of(key, owner, reply.fence, "r"));
-        CHECK(comes_true([&] { return told.load(); }));
+        CHECK(eventually([&] { return told.load(); }));
     }
 }
 
@@ -152,7 +144,7 @@ TEST_CASE("Redis: no notice comes once the handle is gone, and other keys are no
     const int heard = first.load();
     const int before = second.load();  // a needless one may still be on its way
     (void)cli({"PUBLISH", channel, ""});
-    CHECK(comes_true([&] { return second.load() > before; }));
+    CHECK(eventually([&] { return second.load() > before; }));
     CHECK(first.load() == heard);
     // A notice may let its own handle go.
     std::shared_ptr<void> own;
@@ -162,7 +154,7 @@ TEST_CASE("Redis: no notice comes once the handle is gone, and other keys are no
         done.store(true);
     });
     (void)cli({"PUBLISH", idem::redis::name_of("gone:", view_of(two)), ""});
-    CHECK(comes_true([&] { return done.load(); }));
+    CHECK(eventually([&] { return done.load(); }));
 }
 
 TEST_CASE("Redis: one thread and one connection listen for a store, while somebody watches",
@@ -191,7 +183,7 @@ TEST_CASE("Redis: one thread and one connection listen for a store, while somebo
         CHECK(idem_test::thread_count() == threads + 1);
         CHECK(subscribers() == 1);
     }
-    CHECK(comes_true([&] { return idem_test::thread_count() == threads && subscribers() == 0; }));
+    CHECK(eventually([&] { return idem_test::thread_count() == threads && subscribers() == 0; }));
     CHECK(store.watch(view_of({"s", "again"}), [] {}) != nullptr);
 }
 
@@ -205,12 +197,12 @@ TEST_CASE("Redis: a broken subscription is a notice to everybody, and is taken u
     const auto handle = store.watch(view_of(key), [&] { notices.fetch_add(1); });
     REQUIRE(handle != nullptr);
     (void)cli({"CLIENT", "KILL", "TYPE", "pubsub"});
-    CHECK(comes_true([&] { return notices.load() > 0; }));
+    CHECK(eventually([&] { return notices.load() > 0; }));
     const std::string channel = idem::redis::name_of("broken:", view_of(key));
-    CHECK(comes_true([&] { return cli({"PUBLISH", channel, ""}) == "1"; }));
+    CHECK(eventually([&] { return cli({"PUBLISH", channel, ""}) == "1"; }));
     const int before = notices.load();
     (void)cli({"PUBLISH", channel, ""});
-    CHECK(comes_true([&] { return notices.load() > before; }));
+    CHECK(eventually([&] { return notices.load() > before; }));
 }
 
 TEST_CASE("Redis: where no notices can come watch is null, in time", "[integration][redis]") {

@@ -8,12 +8,12 @@
 #include <stdexcept>
 #include <string>
 #include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include <idem/postgres.hpp>
 
+#include "support/eventually.hpp"
 #include "support/process.hpp"
 
 namespace idem_test {
@@ -89,17 +89,16 @@ public:
     [[nodiscard]] static std::string script() {
         return std::string(IDEM_SOURCE_DIR) + "/tests/support/postgres_server.sh";
     }
-    /// Until the server answers. @throws std::runtime_error where it ends or a minute passes.
+    /// Until the server answers. @throws std::runtime_error where it ends or never does.
     static void await(const std::string& conninfo, const ServerProcess& process) {
-        const auto deadline = in_seconds(60);
-        for (;;) {
-            idem::postgres::Fault fault;
-            const idem::postgres::Conninfo info(conninfo);
-            if (idem::postgres::Connection::open(info, in_seconds(5), fault)) return;
-            if (!process.running() || idem::LocalClock::now() > deadline)
-                throw std::runtime_error("the server did not start: " + fault.message);
-            std::this_thread::sleep_for(std::chrono::milliseconds{20});
-        }
+        idem::postgres::Fault fault;
+        const idem::postgres::Conninfo info(conninfo);
+        bool answers = false;
+        (void)eventually([&] {
+            answers = idem::postgres::Connection::open(info, in_seconds(5), fault).has_value();
+            return answers || !process.running();
+        });
+        if (!answers) throw std::runtime_error("the server did not start: " + fault.message);
     }
 
 private:

@@ -4,10 +4,10 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <thread>
 
 #include <idem/postgres.hpp>
 
+#include "support/eventually.hpp"
 #include "support/postgres_server.hpp"
 
 namespace idem_test {
@@ -47,15 +47,12 @@ private:
     std::unique_ptr<PGconn, Finish> connection_;
 };
 
-/// Until the session of this process waits for a lock. @throws std::runtime_error after a minute.
+/// Until the session of this process waits for a lock. @throws std::runtime_error: it never does.
 inline void await_blocked(Sql& sql, int process) {
-    for (const auto end = in_seconds(60); idem::LocalClock::now() < end;) {
-        if (sql("SELECT wait_event_type FROM pg_stat_activity WHERE pid = " +
-                std::to_string(process)) == "Lock")
-            return;
-        std::this_thread::sleep_for(std::chrono::milliseconds{1});
-    }
-    throw std::runtime_error("nobody waits for a lock");
+    const std::string waits_for =
+        "SELECT wait_event_type FROM pg_stat_activity WHERE pid = " + std::to_string(process);
+    if (!eventually([&] { return sql(waits_for) == "Lock"; }))
+        throw std::runtime_error("nobody waits for a lock");
 }
 
 }  // namespace idem_test

@@ -15,7 +15,6 @@
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -23,6 +22,7 @@
 
 #include <idem/redis.hpp>
 
+#include "support/eventually.hpp"
 #include "support/process.hpp"
 
 namespace idem_test {
@@ -137,28 +137,32 @@ public:
         return "redis+unix://" + socket() + more;
     }
     /// Until the server has read its data and answers. @throws std::runtime_error where it ends or
-    /// a minute passes.
+    /// never does.
     void await() const {
-        const auto deadline = in_seconds(60);
-        for (;;) {
-            std::string why;
-            try {
-                RedisCli cli(url());
-                (void)cli({"GET", "x"});
-                return;
-            } catch (const std::runtime_error& error) {
-                why = error.what();
-            }
+        std::string trouble;
+        bool answers = false;
+        (void)eventually([&] {
+            trouble = answer();
             // It wants a password, or has no slots: it answers.
-            for (const char* word : {"NOAUTH", "CLUSTERDOWN"})
-                if (why.find(word) != std::string::npos) return;
-            if (!process_.running() || idem::LocalClock::now() > deadline)
-                throw std::runtime_error("the server did not start: " + why);
-            std::this_thread::sleep_for(std::chrono::milliseconds{10});
-        }
+            answers = trouble.empty() || trouble.find("NOAUTH") != std::string::npos ||
+                      trouble.find("CLUSTERDOWN") != std::string::npos;
+            return answers || !process_.running();
+        });
+        if (!answers) throw std::runtime_error("the server did not start: " + trouble);
     }
 
 private:
+    /// What is wrong with it; empty: nothing.
+    [[nodiscard]] std::string answer() const {
+        try {
+            RedisCli cli(url());
+            (void)cli({"GET", "x"});
+            return "";
+        } catch (const std::runtime_error& error) {
+            return error.what();
+        }
+    }
+
     std::filesystem::path folder_;
     int port_;
     std::vector<std::string> options_;

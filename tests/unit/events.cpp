@@ -8,7 +8,6 @@
 #include <stdexcept>
 #include <stop_token>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -125,7 +124,7 @@ TEST_CASE("each call tells one decision, with all that belongs to it", "[events]
         scene.before(stage);
         SpyGuard guard = stage.guard(scene.options);
         stage.store.on_claim([](auto) {
-            std::this_thread::sleep_for(1ms);
+            idem_test::outlast(1ms);
             return Way::pass;
         });
         scene.call(stage, guard);
@@ -165,7 +164,7 @@ TEST_CASE("a duration runs from the begin of the call to the decision", "[events
     SpyGuard guard = stage.guard();
     const auto begin = idem::LocalClock::now();
     run(guard, [](Execution&) {
-        std::this_thread::sleep_for(5ms);
+        idem_test::outlast(5ms);
         return 1;
     });
     const auto whole = idem::LocalClock::now() - begin;

@@ -18,6 +18,7 @@
 #include <idem/testing/model_store.hpp>
 
 #include "support/catch.hpp"
+#include "support/eventually.hpp"
 #include "support/field.hpp"
 
 namespace {
@@ -335,7 +336,7 @@ bool outlive_the_lease() {
         while (b.store.renewals() < 8 && execution.held()) {
             const auto duplicate = guard.run(key("R10"), {}, [&] { return runs.fetch_add(1); });
             if (execution.held()) CHECK(duplicate.kind() == OutcomeKind::in_progress);
-            std::this_thread::sleep_for(1ms);
+            idem_test::outlast(1ms);
         }
         held = execution.held();
         return 1;

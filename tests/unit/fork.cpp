@@ -305,7 +305,7 @@ TEST_CASE("children forked out of a storm of calls are not caught in it", "[fork
                 try {
                     const auto k = key(std::to_string(t % 2) + "." + std::to_string(i));
                     auto open = guard.claim<int>(k, {});
-                    if (i % 3 == 0) std::this_thread::sleep_for(1ms);
+                    if (i % 3 == 0) idem_test::outlast(1ms);
                     (void)guard.run(key("r" + k.id), {}, [] { return 1; });
                     if (auto* held = std::get_if<idem::Claim<int>>(&open))
                         (void)std::move(*held).complete(1);

@@ -137,7 +137,7 @@ TEST_CASE("a handler that outlives its lease keeps it, and nobody else runs", "[
                 const auto repeat = other.run(key(), {}, [&] { return ++runs; });
                 if (execution.held())
                     repeats += repeat.kind() == idem::OutcomeKind::in_progress ? 1 : 1'000'000;
-                std::this_thread::sleep_for(5ms);
+                idem_test::outlast(5ms);
             }
             kept = execution.held();
             return run;
@@ -312,7 +312,7 @@ TEST_CASE("a handler's checkpoint is not undone by an older renewal's answer", "
         const auto answered = store.renewals();
         answer->open();
         (void)eventually([&] { return store.renewals() > answered; });
-        std::this_thread::sleep_for(10ms);  // for the answer to be taken in
+        idem_test::outlast(10ms);  // for the answer to be taken in
         const bool in_time = idem::LocalClock::now() < noted + 4 * lease / 5;
         const bool held = claim.held();
         (void)std::move(claim).release();

@@ -11,7 +11,6 @@
 #include <stdexcept>
 #include <stop_token>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "support/catch.hpp"
@@ -205,7 +204,7 @@ TEST_CASE("leaving waits for a loss callback that is running", "[heartbeat][lost
     std::atomic<bool> over = false;
     claim.execution().on_lost([&](LostReason) {
         begun.open();
-        std::this_thread::sleep_for(20ms);
+        idem_test::outlast(20ms);
         over = true;
     });
     REQUIRE(SpyGuard(stage.store).forget(key()));

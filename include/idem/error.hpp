@@ -104,6 +104,9 @@ struct Trouble {
     [[nodiscard]] static Trouble no_room(std::string message) {
         return {Kind::unavailable, false, std::move(message), true};
     }
+    [[nodiscard]] static Trouble usage(std::string message) {
+        return {Kind::usage, false, std::move(message)};
+    }
     [[nodiscard]] static Trouble schema(std::string message) {
         return {Kind::schema, false, std::move(message)};
     }

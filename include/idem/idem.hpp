@@ -13,7 +13,9 @@
 #include <idem/fingerprint.hpp>
 #include <idem/failure.hpp>
 #include <idem/clock.hpp>
-// #include <idem/detail/resolve.hpp>  of the backends that talk to a server
+// #include <idem/detail/deadline.hpp>  of the backends that talk to a server
+// #include <idem/detail/fault.hpp>
+// #include <idem/detail/resolve.hpp>
 // #include <idem/detail/pool.hpp>
 #include <idem/record.hpp>
 #include <idem/record_codec.hpp>

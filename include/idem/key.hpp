@@ -60,6 +60,15 @@ struct KeyView {
         : component(c), scope(s), id(i), tenant(t) {}
     KeyView(Component c, const Key& key) noexcept : KeyView(c, key.scope, key.id, key.tenant) {}
 
+    /// Whether `validate` lets it pass; a store asks for itself.
+    [[nodiscard]] bool valid() const noexcept {
+        return !scope.empty() && !id.empty() && scope.size() <= part_bytes_max &&
+               id.size() <= part_bytes_max && tenant.size() <= part_bytes_max;
+    }
+    /// What a store answers about a key that is not.
+    [[nodiscard]] static Trouble refusal() {
+        return Trouble::usage("Key: scope and id must not be empty, nor any part exceed 255 bytes");
+    }
     [[nodiscard]] Key key() const {
         return {.scope = std::string(scope), .id = std::string(id), .tenant = std::string(tenant)};
     }

@@ -18,7 +18,6 @@
 
 #include <idem/redis/options.hpp>
 #include <idem/redis/layout.hpp>
-#include <idem/redis/sha1.hpp>
 #include <idem/redis/script_common.hpp>
 #include <idem/redis/script_claim.hpp>
 #include <idem/redis/script_finish.hpp>

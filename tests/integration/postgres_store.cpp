@@ -219,14 +219,14 @@ TEST_CASE("PostgreSQL: a wrong password and a full server say so", "[integration
                                                 idem_test::in_seconds(20), fault);
     };
     CHECK_FALSE(open("mistaken"));
-    CHECK(fault.sqlstate == "28P01");
+    CHECK(fault.code == "28P01");
     CHECK(fault.cure == idem::postgres::Cure::usage);
     CHECK(fault.message.find("mistaken") == std::string::npos);
     CHECK(fault.message.find("127.0.0.1") != std::string::npos);
     const auto first = open("right");
     CHECK(first);
     CHECK_FALSE(open("right"));
-    CHECK(fault.sqlstate == "53300");
+    CHECK(fault.code == "53300");
     CHECK(fault.cure == idem::postgres::Cure::unavailable);
 }
 

@@ -89,6 +89,15 @@ private:
     return hash->finish();
 }
 
+/// SHA-1 (RFC 3174): the name by which Redis knows a script. It protects nothing.
+[[nodiscard]] inline std::array<std::byte, 20> sha1(std::string_view bytes) {
+    std::array<std::byte, 20> out{};
+    if (EVP_Q_digest(nullptr, "SHA1", nullptr, bytes.data(), bytes.size(),
+                     reinterpret_cast<unsigned char*>(out.data()), nullptr) != 1)
+        throw std::bad_alloc{};
+    return out;
+}
+
 /// A running HMAC-SHA-256 (RFC 2104).
 class HmacSha256 {
 public:
@@ -123,7 +132,8 @@ private:
     std::unique_ptr<EVP_MAC_CTX, Free> context_{};
 };
 
-[[nodiscard]] inline std::string_view as_text(const Digest& digest) noexcept {
+template <std::size_t N>
+[[nodiscard]] std::string_view as_text(const std::array<std::byte, N>& digest) noexcept {
     return {reinterpret_cast<const char*>(digest.data()), digest.size()};
 }
 

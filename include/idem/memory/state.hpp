@@ -85,19 +85,14 @@ public:
         return shard.seen;
     }
 
-    [[nodiscard]] static bool fits(const KeyView& key) noexcept {
-        const std::size_t longest = std::max({key.scope.size(), key.tenant.size(), key.id.size()});
-        return longest <= KeyView::part_bytes_max && !key.scope.empty() && !key.id.empty();
-    }
     /// Why nothing can be asked here at all.
     [[nodiscard]] Trouble refusal() const {
         if (!forked()) return {};
-        return usage("MemoryStore was made before fork; make a new store in the child");
+        return Trouble::usage("MemoryStore was made before fork; make a new store in the child");
     }
     /// Why nothing can be asked about this key.
     [[nodiscard]] Trouble refusal(const KeyView& key) const {
-        if (forked() || fits(key)) return refusal();
-        return usage("Key: scope and id must not be empty, nor any part exceed 255 bytes");
+        return forked() || key.valid() ? refusal() : KeyView::refusal();
     }
 
     /// Removes everything past its retention: the store is full, and may not be.
@@ -135,9 +130,6 @@ public:
 private:
     static constexpr std::size_t looks_per_lock = 512;
 
-    [[nodiscard]] static Trouble usage(const char* message) {
-        return {Trouble::Kind::usage, false, message};
-    }
 
     std::uint32_t made_in_ = idem::detail::process_generation();
     StoreClock clock_;

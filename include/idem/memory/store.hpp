@@ -154,7 +154,7 @@ private:
             const KeyView& key = requests[i].key;
             const std::uint64_t hash = next;
             if (i + 1 < requests.size()) next = state.approach(requests[i + 1].key);
-            if (state.forked() || !memory::State::fits(key)) {
+            if (state.forked() || !key.valid()) {
                 replies[i].trouble = state.refusal(key);
                 continue;
             }

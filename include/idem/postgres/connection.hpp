@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include <idem/clock.hpp>
+#include <idem/detail/deadline.hpp>
 #include <idem/detail/fork.hpp>
 #include <idem/detail/resolve.hpp>
 #include <idem/error.hpp>
@@ -142,7 +143,7 @@ public:
         std::optional<Cure> cure;
         const auto& places = info.places();
         for (std::size_t i = 0; i < places.size(); ++i) {
-            const auto share = share_of(deadline, places.size() - i);
+            const auto share = idem::detail::share_of(deadline, places.size() - i);
             std::string why;
             std::string sqlstate{code::no_place};
             auto made = open_place(info, places[i], share, sqlstate, why);
@@ -150,7 +151,7 @@ public:
             const Cure of = fault_class(sqlstate).cure;
             cure = !cure || *cure == of ? of : Cure::unavailable;
             tried += (tried.empty() ? "" : "; ") + places[i].name() + ": " + why;
-            fault.sqlstate = sqlstate;
+            fault.code = sqlstate;
         }
         fault.cure = cure == Cure::reconnect ? Cure::unavailable : cure.value_or(Cure::unavailable);
         fault.may_have_applied = false;
@@ -281,26 +282,6 @@ private:
     Connection(Owned connection, std::string place)
         : connection_(std::move(connection)), place_(std::move(place)) {}
 
-    [[nodiscard]] static LocalInstant share_of(LocalInstant deadline, std::size_t parts) noexcept {
-        const auto now = LocalClock::now();
-        const auto left = std::max(deadline - now, LocalInstant::duration::zero());
-        return now + left / static_cast<std::int64_t>(parts);
-    }
-
-    /// False at the deadline.
-    [[nodiscard]] static bool wait(int fd, short events, LocalInstant deadline) noexcept {
-        for (;;) {
-            const auto left = deadline - LocalClock::now();
-            if (left <= left.zero()) return false;
-            const auto ms = std::chrono::ceil<std::chrono::milliseconds>(left).count();
-            pollfd at{fd, events, 0};
-            const int ready =
-                ::poll(&at, 1, static_cast<int>(std::min<std::int64_t>(ms, 1'000'000)));
-            if (ready > 0) return true;
-            if (ready < 0 && errno != EINTR) return true;  // libpq will say what is wrong with it
-        }
-    }
-
     [[nodiscard]] static std::optional<Connection> open_place(const Conninfo& info,
                                                               const Place& place,
                                                               LocalInstant deadline,
@@ -308,13 +289,14 @@ private:
                                                               std::string& why) {
         std::vector<std::string> addresses = {place.address};
         if (place.address.empty() && !place.is_path()) {
-            auto resolved = idem::detail::resolve(place.host, share_of(deadline, 2));
+            auto resolved = idem::detail::resolve(place.host, idem::detail::share_of(deadline, 2));
             why = resolved.error;
             addresses = std::move(resolved.addresses);
         }
         for (std::size_t i = 0; i < addresses.size(); ++i) {
             auto made = open_address(info, place, addresses[i],
-                                     share_of(deadline, addresses.size() - i), sqlstate, why);
+                                     idem::detail::share_of(deadline, addresses.size() - i),
+                                     sqlstate, why);
             if (made) return made;
         }
         return std::nullopt;
@@ -358,7 +340,8 @@ private:
     [[nodiscard]] static bool shake_hands(PGconn* c, LocalInstant deadline, std::string& why) {
         auto next = PGRES_POLLING_WRITING;
         while (PQstatus(c) != CONNECTION_BAD) {
-            if (!wait(PQsocket(c), next == PGRES_POLLING_READING ? POLLIN : POLLOUT, deadline)) {
+            const short events = next == PGRES_POLLING_READING ? POLLIN : POLLOUT;
+            if (!idem::detail::await(PQsocket(c), events, deadline)) {
                 why = "no answer in the time allowed";
                 return false;
             }
@@ -434,7 +417,7 @@ private:
                 continue;
             }
             const short events = unsent > 0 ? POLLIN | POLLOUT : POLLIN;
-            if (!wait(PQsocket(c), events, deadline)) {
+            if (!idem::detail::await(PQsocket(c), events, deadline)) {
                 broken_ = true;
                 answer.fault =
                     Fault::of(code::timed_out, place_ + ": no answer in the time allowed");

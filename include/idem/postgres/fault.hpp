@@ -2,39 +2,16 @@
 #define IDEM_POSTGRES_FAULT_HPP
 
 #include <algorithm>
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include <idem/detail/fault.hpp>
+
 namespace idem::inline v0_1::postgres {
 
-/// What to do about an error of the server or of the way to it.
-enum class Cure : std::uint8_t {
-    retry_here,   ///< The same again on the same connection: the server rolled it back.
-    reconnect,    ///< This connection is of no use; the same again on another one.
-    unavailable,  ///< Nothing helps at the moment.
-    schema,       ///< The table or its functions are not what this library made.
-    usage,        ///< The configuration is wrong; no retry will help.
-};
-
-[[nodiscard]] constexpr const char* to_string(Cure cure) noexcept {
-    switch (cure) {
-        case Cure::retry_here: return "retry_here";
-        case Cure::reconnect: return "reconnect";
-        case Cure::unavailable: return "unavailable";
-        case Cure::schema: return "schema";
-        case Cure::usage: return "usage";
-    }
-    return "invalid";
-}
-
-/// One row of the table below: five letters name an error, two its class, none everything else.
-struct FaultClass {
-    std::string_view code{};
-    Cure cure = Cure::unavailable;
-    bool may_have_applied = false;  ///< Where the answer to a request was this.
-};
+using idem::detail::Cure;
+using idem::detail::FaultClass;
 
 namespace code {
 inline constexpr std::string_view serialization = "40001";
@@ -54,7 +31,8 @@ inline constexpr std::string_view nonsense = "ID006";   ///< A reply without the
 inline constexpr std::string_view no_memory = "ID007";  ///< libpq got no memory for a request.
 }  // namespace code
 
-/// Every error, by its SQLSTATE. The longest row that fits counts. An error that the server sends
+/// Every error, by its SQLSTATE: five letters name an error, two its class, none everything else.
+/// The longest row that fits counts. An error that the server sends
 /// means that it rolled back, but for those that say or may hide that the commit was done.
 inline constexpr FaultClass fault_classes[] = {
     {"", Cure::unavailable, true},
@@ -103,7 +81,7 @@ inline constexpr FaultClass fault_classes[] = {
 [[nodiscard]] constexpr FaultClass fault_class(std::string_view sqlstate) noexcept {
     FaultClass best{};
     for (const auto& row : fault_classes)
-        if (sqlstate.starts_with(row.code) && row.code.size() >= best.code.size()) best = row;
+        if (sqlstate.starts_with(row.text) && row.text.size() >= best.text.size()) best = row;
     return best;
 }
 
@@ -123,19 +101,18 @@ inline constexpr FaultClass fault_classes[] = {
     return cure == Cure::schema || cure == Cure::usage ? "" : "the same key may be tried again";
 }
 
-/// An error as a value. The message names host and database, never the password.
-struct Fault {
-    Cure cure = Cure::unavailable;
-    bool may_have_applied = false;
-    std::string sqlstate{};
-    std::string message{};
-
+struct Fault : idem::detail::Fault {
     [[nodiscard]] static Fault of(std::string_view sqlstate, std::string message) {
         const FaultClass row = fault_class(sqlstate);
-        return {row.cure, row.may_have_applied, std::string(sqlstate), std::move(message)};
+        return {{row.cure, row.may_have_applied, std::string(sqlstate), std::move(message)}};
     }
-    [[nodiscard]] bool is(std::string_view wanted) const noexcept { return sqlstate == wanted; }
 };
+
+[[nodiscard]] inline Trouble trouble_of(const Fault& fault) {
+    Trouble out = idem::detail::trouble_of(fault, fault.is(code::disk_full));
+    if (const auto what = advice(fault.code); !what.empty()) out.message.append("; ").append(what);
+    return out;
+}
 
 /// Takes the SQLSTATE out of libpq's verbose text of a failed connection, which says it in no
 /// other way, and leaves one line: "FATAL:  28P01: no such user" and a place in the source.

@@ -133,7 +133,7 @@ public:
                 return reply;
             }
             // With a transaction of its own the next try sees who has won.
-            const bool conflict = answer.fault->sqlstate.starts_with("40");
+            const bool conflict = answer.fault->code.starts_with("40");
             if (!conflict || !own_ || LocalClock::now() - begun >= options_.wait)
                 raise(*answer.fault);
         }
@@ -221,7 +221,7 @@ private:
     /// Nothing has been committed: that is what every one of these says.
     [[noreturn]] static void raise(Fault fault) {
         fault.may_have_applied = false;
-        if (fault.sqlstate.starts_with("40")) throw ConflictError(fault.message);
+        if (fault.code.starts_with("40")) throw ConflictError(fault.message);
         trouble_of(fault).raise();
         throw UnavailableError(fault.message);
     }

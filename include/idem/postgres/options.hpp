@@ -6,6 +6,7 @@
 
 #include <idem/clock.hpp>
 #include <idem/error.hpp>
+#include <idem/options.hpp>
 
 namespace idem::inline v0_1 {
 
@@ -42,15 +43,10 @@ namespace postgres {
 
 /// @throws UsageError, naming the field.
 inline void check(const PostgresOptions& o) {
-    const auto positive = [](Duration value, const char* field) {
-        if (value <= Duration{} || value > duration_max)
-            throw UsageError(std::string("PostgresOptions::") + field +
-                             " must be positive and at most ten years");
-    };
-    positive(o.connect_timeout, "connect_timeout");
-    positive(o.statement_timeout, "statement_timeout");
-    positive(o.time_allowed, "time_allowed");
-    positive(o.lock_timeout, "lock_timeout");
+    idem::detail::check_duration(o.connect_timeout, "PostgresOptions::connect_timeout");
+    idem::detail::check_duration(o.statement_timeout, "PostgresOptions::statement_timeout");
+    idem::detail::check_duration(o.time_allowed, "PostgresOptions::time_allowed");
+    idem::detail::check_duration(o.lock_timeout, "PostgresOptions::lock_timeout");
     if (o.connections == 0) throw UsageError("PostgresOptions::connections is 0");
     if (o.lock_timeout >= o.statement_timeout)
         throw UsageError(

@@ -16,17 +16,6 @@
 /// Rows of the server as records and replies.
 namespace idem::inline v0_1::postgres {
 
-[[nodiscard]] inline Trouble trouble_of(const Fault& fault) {
-    Trouble out{Trouble::Kind::unavailable, fault.may_have_applied, fault.message};
-    if (fault.cure == Cure::schema) out.kind = Trouble::Kind::schema;
-    if (fault.cure == Cure::usage) out.kind = Trouble::Kind::usage;
-    // It was reached, and knows the other keys still: nothing may run unprotected for that.
-    out.full = fault.is(code::disk_full);
-    if (const auto what = advice(fault.sqlstate); !what.empty())
-        out.message.append("; ").append(what);
-    return out;
-}
-
 /// The columns of one row, one after the other. A field that is NULL, or of another size than its
 /// type has, makes the row `bad`; nothing is read past an end.
 class RowReader {

@@ -186,7 +186,7 @@ struct Verified {
     Verified out{.pooled = look.first("process") != std::to_string(connection.server_process())};
     if (!wrong.empty())
         out.wrong = Fault{
-            Cure::schema, false, {}, connection.place() + ": " + names.table() + " " + wrong};
+            {Cure::schema, false, {}, connection.place() + ": " + names.table() + " " + wrong}};
     return out;
 }
 

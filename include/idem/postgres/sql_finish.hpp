@@ -215,15 +215,10 @@ inline constexpr Operation finish_operation{.name = "finish",
 inline constexpr Operation renew_operation{.name = "renew",
                                            .in = detail::renew_in,
                                            .out = detail::renew_out,
-                                           .declare = "",
                                            .decide = detail::renew_decide,
                                            .parts = detail::renew_parts,
-                                           .inserts = false,
                                            .reply = "",
-                                           .locked = detail::locked_trouble,
-                                           .pieces = {},
-                                           .at_once = "",
-                                           .done_reply = ""};
+                                           .locked = detail::locked_trouble};
 
 }  // namespace idem::inline v0_1::postgres
 

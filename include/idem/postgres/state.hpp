@@ -13,7 +13,7 @@
 #include <thread>
 #include <utility>
 
-#include <idem/detail/random.hpp>
+#include <idem/detail/deadline.hpp>
 #include <idem/postgres/notices.hpp>
 #include <idem/postgres/options.hpp>
 #include <idem/postgres/pool.hpp>
@@ -71,7 +71,7 @@ public:
         bool doubt = false;
         Answer answer;
         for (int tries = 0; tries < tries_max; ++tries) {
-            if (tries > 0) pause(tries, deadline);
+            if (tries > 0) idem::detail::pause_after(tries, deadline);
             answer =
                 once(statement, params, deadline, each_try.value_or(options_.statement_timeout));
             if (!answer.fault) return answer;
@@ -175,16 +175,6 @@ private:
             fault.is(code::protocol))
             unnamed_only_.store(true);
         if (fault.cure == Cure::schema) verified_.store(false);
-    }
-
-    /// Longer with each try, and never the same for two: else those that met would meet again.
-    static void pause(int tries, LocalInstant deadline) {
-        std::uint16_t noise = 0;
-        idem::detail::fill_random(reinterpret_cast<char*>(&noise), sizeof noise);
-        const auto most = std::chrono::milliseconds{1} * (1 << std::min(tries, 7));
-        const auto left = deadline - LocalClock::now();
-        const auto wait = std::min<LocalInstant::duration>(most * noise / 65536, left);
-        if (wait > wait.zero()) std::this_thread::sleep_for(wait);
     }
 
     PostgresOptions options_;

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include <idem/detail/chunk.hpp>
 #include <idem/postgres/purging.hpp>
 #include <idem/postgres/requests.hpp>
 #include <idem/postgres/rows.hpp>
@@ -74,8 +75,8 @@ public:
 
     void find(std::span<const KeyView> keys, std::span<FindReply> replies) {
         const LocalInstant deadline = state_->deadline();
-        for (std::size_t at = 0; at < keys.size(); at += items_max) {
-            const std::size_t count = std::min(items_max, keys.size() - at);
+        for (std::size_t at = 0; at < keys.size(); at += limits.items) {
+            const std::size_t count = std::min(limits.items, keys.size() - at);
             find_some(keys.subspan(at, count), replies.subspan(at, count), deadline);
         }
     }
@@ -96,7 +97,7 @@ public:
     [[nodiscard]] std::shared_ptr<void> watch(const KeyView& key,
                                               std::function<void()> notice) noexcept {
         try {
-            if (!fits(key)) return nullptr;
+            if (!key.valid()) return nullptr;
             return state_->watch(postgres::digest_of(key), std::move(notice));
         } catch (...) {  // no memory, or no thread to be had
             return nullptr;
@@ -107,17 +108,9 @@ private:
     friend class PostgresAudit;
     using Fault = postgres::Fault;
 
-    static constexpr std::size_t items_max = 500;  ///< More gain nothing in one statement.
-    static constexpr std::size_t bytes_max = std::size_t{8} << 20U;
+    /// Of one statement: more gain nothing.
+    static constexpr detail::ChunkLimits limits{.items = 500, .bytes = std::size_t{8} << 20U};
 
-    [[nodiscard]] static bool fits(const KeyView& key) noexcept {
-        const std::size_t longest = std::max({key.scope.size(), key.tenant.size(), key.id.size()});
-        return longest <= KeyView::part_bytes_max && !key.scope.empty() && !key.id.empty();
-    }
-    [[nodiscard]] static Trouble misfit() {
-        return {Trouble::Kind::usage, false,
-                "Key: scope and id must not be empty, nor any part exceed 255 bytes"};
-    }
 
     /// Sorted by key, so that two batches never wait for each other crosswise; in statements of
     /// bounded size.
@@ -128,22 +121,20 @@ private:
         std::vector<std::size_t> order;
         order.reserve(requests.size());
         for (std::size_t i = 0; i < requests.size(); ++i) {
-            if (fits(requests[i].key)) {
+            if (requests[i].key.valid()) {
                 digests[i] = postgres::digest_of(requests[i].key);
                 order.push_back(i);
             } else {
-                replies[i].trouble = misfit();
+                replies[i].trouble = KeyView::refusal();
             }
         }
         std::stable_sort(order.begin(), order.end(),
                          [&](std::size_t a, std::size_t b) { return digests[a] < digests[b]; });
         const LocalInstant deadline = state_->deadline();
         for (std::size_t at = 0; at < order.size();) {
-            std::size_t end = at;
-            for (std::size_t bytes = 0; end < order.size() && end - at < items_max; ++end) {
-                bytes += postgres::weight_of(requests[order[end]]);
-                if (end > at && bytes > bytes_max) break;
-            }
+            const auto end = detail::chunk_end(at, order.size(), limits, [&](std::size_t i) {
+                return postgres::weight_of(requests[order[i]]);
+            });
             some<Request>(operation, repeatable,
                           {requests, digests, std::span(order).subspan(at, end - at), end - at > 1},
                           replies, deadline);
@@ -212,7 +203,7 @@ private:
     /// One item's bytes, or one damaged row, may have done it: the others must not suffer.
     [[nodiscard]] static bool blames_an_item(const Fault& fault) noexcept {
         for (const char* prefix : {"22", "23", "54", "P0", "XX001", "XX002"})
-            if (fault.sqlstate.starts_with(prefix)) return true;
+            if (fault.code.starts_with(prefix)) return true;
         return false;
     }
 
@@ -220,7 +211,7 @@ private:
                    LocalInstant deadline) {
         std::vector<std::string> digests(keys.size(), std::string(16, '\0'));
         for (std::size_t i = 0; i < keys.size(); ++i) {
-            replies[i] = {{}, fits(keys[i]) ? Trouble{} : misfit()};
+            replies[i] = {{}, keys[i].valid() ? Trouble{} : KeyView::refusal()};
             if (!replies[i].trouble) digests[i] = postgres::digest_of(keys[i]);
         }
         postgres::Params params;
@@ -263,7 +254,7 @@ inline ListPage PostgresStore::list(const ListQuery& query) {
     using postgres::Value;
     ListPage page;
     if (!query.cursor.empty() && query.cursor.size() != 16) {
-        page.trouble = {Trouble::Kind::usage, false, "ListQuery::cursor is not from this store"};
+        page.trouble = Trouble::usage("ListQuery::cursor is not from this store");
         return page;
     }
     const std::size_t limit = std::clamp<std::size_t>(query.limit, 1, postgres::looks_per_page);

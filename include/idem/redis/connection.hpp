@@ -289,7 +289,7 @@ private:
     }
 
     [[nodiscard]] bool await(bool writable, LocalInstant deadline) const noexcept {
-        return redis::await(fd(), static_cast<short>(writable ? POLLIN | POLLOUT : POLLIN),
+        return idem::detail::await(fd(), static_cast<short>(writable ? POLLIN | POLLOUT : POLLIN),
                             deadline);
     }
     [[nodiscard]] std::optional<Fault> encrypt(const Place& place, LocalInstant deadline) {

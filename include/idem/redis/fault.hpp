@@ -1,41 +1,16 @@
 #ifndef IDEM_REDIS_FAULT_HPP
 #define IDEM_REDIS_FAULT_HPP
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include <idem/detail/fault.hpp>
+
 namespace idem::inline v0_1::redis {
 
-/// What to do about an error of the server or of the way to it.
-enum class Cure : std::uint8_t {
-    retry_here,   ///< The same again on the same connection: the server did not carry it out.
-    reconnect,    ///< This connection is of no use; the same again on another one.
-    redirect,     ///< Another node has the key: the topology knows, or there is none.
-    unavailable,  ///< Nothing helps at the moment.
-    schema,       ///< Something is under the key that this library did not write.
-    usage,        ///< The configuration is wrong; no retry will help.
-};
-
-[[nodiscard]] constexpr const char* to_string(Cure cure) noexcept {
-    switch (cure) {
-        case Cure::retry_here: return "retry_here";
-        case Cure::reconnect: return "reconnect";
-        case Cure::redirect: return "redirect";
-        case Cure::unavailable: return "unavailable";
-        case Cure::schema: return "schema";
-        case Cure::usage: return "usage";
-    }
-    return "invalid";
-}
-
-/// One row of the table below.
-struct FaultClass {
-    std::string_view text{};  ///< What the error begins with.
-    Cure cure = Cure::unavailable;
-    bool may_have_applied = false;  ///< Where the answer to a request was this.
-};
+using idem::detail::Cure;
+using idem::detail::FaultClass;
 
 namespace code {
 inline constexpr std::string_view no_script = "NOSCRIPT";
@@ -116,27 +91,24 @@ inline constexpr FaultClass fault_classes[] = {
     return best;
 }
 
-/// An error as a value. The message names the server, never the password.
-struct Fault {
-    Cure cure = Cure::unavailable;
-    bool may_have_applied = false;
-    std::string code{};  ///< Its first word.
-    std::string message{};
-
+struct Fault : idem::detail::Fault {
     /// @param text how it begins, which decides; @param place whose error it is.
     [[nodiscard]] static Fault of(std::string_view text, const std::string& place) {
         const FaultClass row = fault_class(text);
         // A server that does not know AUTH repeats the password.
         text = text.substr(0, text.find(", with args beginning with"));
-        return {row.cure, row.may_have_applied, std::string(text.substr(0, text.find(' '))),
-                "Redis at " + place + ": " + std::string(text)};
+        return {{row.cure, row.may_have_applied, std::string(text.substr(0, text.find(' '))),
+                 "Redis at " + place + ": " + std::string(text)}};
     }
     [[nodiscard]] static Fault of_client(std::string_view word, std::string message) {
         const FaultClass row = fault_class(word);
-        return {row.cure, row.may_have_applied, std::string(word), std::move(message)};
+        return {{row.cure, row.may_have_applied, std::string(word), std::move(message)}};
     }
-    [[nodiscard]] bool is(std::string_view wanted) const noexcept { return code == wanted; }
 };
+
+[[nodiscard]] inline Trouble trouble_of(const Fault& fault) {
+    return idem::detail::trouble_of(fault, fault.is("OOM"));
+}
 
 }  // namespace idem::inline v0_1::redis
 

@@ -14,6 +14,7 @@
 #include <idem/clock.hpp>
 #include <idem/detail/url.hpp>
 #include <idem/error.hpp>
+#include <idem/options.hpp>
 #include <idem/redis/address.hpp>
 
 namespace idem::inline v0_1 {
@@ -213,15 +214,10 @@ inline void refuse_tls_options(const RedisOptions& o) {
 
 /// @throws UsageError, naming the field.
 inline void check(const RedisOptions& o) {
-    const auto positive = [](Duration value, const char* field) {
-        if (value <= Duration{} || value > duration_max)
-            throw UsageError(std::string("RedisOptions::") + field +
-                             " must be positive and at most ten years");
-    };
-    positive(o.connect_timeout, "connect_timeout");
-    positive(o.command_timeout, "command_timeout");
-    positive(o.time_allowed, "time_allowed");
-    positive(o.replica_timeout, "replica_timeout");
+    idem::detail::check_duration(o.connect_timeout, "RedisOptions::connect_timeout");
+    idem::detail::check_duration(o.command_timeout, "RedisOptions::command_timeout");
+    idem::detail::check_duration(o.time_allowed, "RedisOptions::time_allowed");
+    idem::detail::check_duration(o.replica_timeout, "RedisOptions::replica_timeout");
     if (o.connections == 0) throw UsageError("RedisOptions::connections is 0");
     if (o.prefix.size() > 64 || o.prefix.find('{') != std::string::npos)
         throw UsageError("RedisOptions::prefix has more than 64 bytes, or a {");

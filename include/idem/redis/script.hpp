@@ -8,11 +8,12 @@
 #include <string_view>
 #include <utility>
 
+#include <idem/detail/bytes.hpp>
+#include <idem/detail/sha256.hpp>
 #include <idem/redis/script_claim.hpp>
 #include <idem/redis/script_common.hpp>
 #include <idem/redis/script_finish.hpp>
 #include <idem/redis/script_settle.hpp>
-#include <idem/redis/sha1.hpp>
 
 namespace idem::inline v0_1::redis {
 
@@ -41,7 +42,8 @@ public:
             script += clock_;
             add_expanded(text::read, script);
             add_expanded(bodies[i], script);
-            scripts_[i].sha = sha1_hex(script);
+            const auto digest = idem::detail::sha1(script);
+            scripts_[i].sha = idem::detail::hex(idem::detail::as_text(digest));
         }
     }
     [[nodiscard]] const Script& operator[](Operation operation) const noexcept {

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include <idem/clock.hpp>
+#include <idem/detail/deadline.hpp>
 #include <idem/detail/resolve.hpp>
 #include <idem/redis/address.hpp>
 
@@ -45,19 +46,6 @@ private:
     int fd_ = -1;
 };
 
-/// False where the deadline passes first.
-[[nodiscard]] inline bool await(int fd, short events, LocalInstant deadline) noexcept {
-    for (;;) {
-        const auto left = deadline - LocalClock::now();
-        if (left <= left.zero()) return false;
-        const auto millis = std::chrono::ceil<std::chrono::milliseconds>(left).count();
-        pollfd at{fd, events, 0};
-        const int ready = ::poll(&at, 1, static_cast<int>(std::min<long>(millis, 60'000)));
-        if (ready > 0) return true;
-        if (ready < 0 && errno != EINTR) return false;
-    }
-}
-
 [[nodiscard]] inline Socket connect_to(const sockaddr* address, socklen_t size,
                                        LocalInstant deadline, std::string& why) {
     Socket made(::socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -65,7 +53,7 @@ private:
     int error = made && ::connect(fd, address, size) == 0 ? 0 : errno;
     if (error == EINPROGRESS || error == EINTR) {
         socklen_t length = sizeof error;
-        if (!await(fd, POLLOUT, deadline)) {
+        if (!idem::detail::await(fd, POLLOUT, deadline)) {
             error = ETIMEDOUT;
         } else if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) {
             error = errno;
@@ -103,8 +91,7 @@ private:
     const auto resolved = idem::detail::resolve(place.host, deadline);
     why = resolved.error;
     for (std::size_t i = 0; i < resolved.addresses.size(); ++i) {
-        const auto now = LocalClock::now();
-        const auto share = now + (deadline - now) / (resolved.addresses.size() - i);
+        const auto share = idem::detail::share_of(deadline, resolved.addresses.size() - i);
         sockaddr_storage at{};
         const auto size = numeric_address(resolved.addresses[i], place.port, at);
         Socket made = connect_to(reinterpret_cast<const sockaddr*>(&at), size, share, why);

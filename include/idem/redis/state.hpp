@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include <idem/detail/random.hpp>
+#include <idem/detail/deadline.hpp>
 #include <idem/redis/options.hpp>
 #include <idem/redis/requests.hpp>
 #include <idem/redis/topology.hpp>
@@ -74,7 +74,7 @@ public:
             }
             if (again.empty() || too_late(deadline)) return;
             pending = std::move(again);
-            pause(tries);
+            if (tries > 0) idem::detail::pause_after(tries, deadline);
         }
     }
 
@@ -83,8 +83,7 @@ public:
     }
 
     /// Commands that only read, to one node. All replies, or a fault.
-    [[nodiscard]] Answers read(std::size_t node, const Request& request) {
-        const LocalInstant deadline = this->deadline();
+    [[nodiscard]] Answers read(std::size_t node, const Request& request, LocalInstant deadline) {
         for (int tries = 0;; ++tries) {
             Answers answers;
             Fault fault;
@@ -100,7 +99,7 @@ public:
             if (!answers.fault) return answers;
             answers.fault->may_have_applied = false;
             if (!curable(*answers.fault, tries) || too_late(deadline)) return answers;
-            pause(tries);
+            if (tries > 0) idem::detail::pause_after(tries, deadline);
         }
     }
 
@@ -300,15 +299,6 @@ private:
                                    std::to_string(reply.value_or(0)) + " of " +
                                    std::to_string(options_.replicas) +
                                    " replicas acknowledged the write in the time allowed");
-    }
-
-    /// Longer with each try, and never the same for two: else those that met would meet again.
-    static void pause(int tries) {
-        if (tries == 0) return;
-        std::uint16_t noise = 0;
-        idem::detail::fill_random(reinterpret_cast<char*>(&noise), sizeof noise);
-        const auto most = std::chrono::milliseconds{2} * (1 << std::min(tries, 6));
-        std::this_thread::sleep_for(most * noise / 65536);
     }
 
     RedisOptions options_;

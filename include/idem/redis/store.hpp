@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include <idem/detail/chunk.hpp>
 #include <idem/detail/fork.hpp>
 #include <idem/redis/listing.hpp>
 #include <idem/redis/state.hpp>
@@ -56,9 +57,10 @@ public:
         each(requests, replies);
     }
     void find(std::span<const KeyView> keys, std::span<FindReply> replies) {
-        for (std::size_t at = 0; at < keys.size(); at += items_max) {
-            const std::size_t count = std::min(items_max, keys.size() - at);
-            find_some(keys.subspan(at, count), replies.subspan(at, count));
+        const LocalInstant deadline = state_->wire.deadline();
+        for (std::size_t at = 0; at < keys.size(); at += limits.items) {
+            const std::size_t count = std::min(limits.items, keys.size() - at);
+            find_some(keys.subspan(at, count), replies.subspan(at, count), deadline);
         }
     }
 
@@ -108,8 +110,8 @@ private:
         idem::detail::MadeIn made_in{};
     };
 
-    static constexpr std::size_t items_max = 500;  ///< Of one write.
-    static constexpr std::size_t bytes_max = std::size_t{4} << 20U;
+    /// Of one write.
+    static constexpr detail::ChunkLimits limits{.items = 500, .bytes = std::size_t{4} << 20U};
     static constexpr std::size_t looks_per_page = 10'000;
     static constexpr int large_tries = 4;
 
@@ -125,30 +127,6 @@ private:
         return redis::name_of(state_->wire.options().prefix, key);
     }
 
-    [[nodiscard]] static Trouble trouble_of(const redis::Fault& fault) {
-        switch (fault.cure) {
-            case redis::Cure::schema:
-                return {Trouble::Kind::schema, fault.may_have_applied, fault.message};
-            case redis::Cure::usage:
-                return {Trouble::Kind::usage, fault.may_have_applied, fault.message};
-            default: break;
-        }
-        if (fault.is("OOM")) {
-            Trouble full = Trouble::no_room(fault.message);
-            full.may_have_applied = fault.may_have_applied;  // by a try before
-            return full;
-        }
-        return Trouble::unavailable(fault.message, fault.may_have_applied);
-    }
-    [[nodiscard]] static bool fits(const KeyView& key) noexcept {
-        const std::size_t longest = std::max({key.scope.size(), key.tenant.size(), key.id.size()});
-        return longest <= KeyView::part_bytes_max && !key.scope.empty() && !key.id.empty();
-    }
-    [[nodiscard]] static Trouble misfit() {
-        return {Trouble::Kind::usage, false,
-                "Key: scope and id must not be empty, nor any part exceed 255 bytes"};
-    }
-
     /// In writes of bounded size. A key that is there twice goes out in the next one: what a script
     /// that was flushed holds up must not be overtaken by its own successor.
     template <class Request, class Reply>
@@ -157,8 +135,8 @@ private:
         std::vector<std::vector<std::size_t>> waves;
         std::unordered_map<std::string_view, std::size_t> seen;
         for (std::size_t i = 0; i < requests.size(); ++i) {
-            if (!fits(requests[i].key)) {
-                replies[i].trouble = misfit();
+            if (!requests[i].key.valid()) {
+                replies[i].trouble = KeyView::refusal();
                 continue;
             }
             calls[i].name = name(requests[i].key);
@@ -170,11 +148,9 @@ private:
         const LocalInstant deadline = state_->wire.deadline();
         for (const auto& wave : waves) {
             for (std::size_t at = 0; at < wave.size();) {
-                std::size_t end = at;
-                for (std::size_t bytes = 0; end < wave.size() && end - at < items_max; ++end) {
-                    bytes += calls[wave[end]].weight();
-                    if (end > at && bytes > bytes_max) break;
-                }
+                const auto end = detail::chunk_end(at, wave.size(), limits, [&](std::size_t i) {
+                    return calls[wave[i]].weight();
+                });
                 some(requests, replies, calls, std::span(wave).subspan(at, end - at), deadline);
                 at = end;
             }
@@ -218,7 +194,7 @@ private:
         if (call.fault) {
             if constexpr (std::same_as<Request, ClaimRequest>)
                 if (call.fault->is(redis::code::unacked)) undo(call, request, deadline);
-            reply.trouble = trouble_of(*call.fault);
+            reply.trouble = redis::trouble_of(*call.fault);
             return redis::Read::done;
         }
         const redis::Read read = redis::read_reply(call, reply);
@@ -249,39 +225,41 @@ private:
         claim.fault->may_have_applied = !undone;
     }
 
-    void find_some(std::span<const KeyView> keys, std::span<FindReply> replies);
+    void find_some(std::span<const KeyView> keys, std::span<FindReply> replies,
+                   LocalInstant deadline);
     /// Reads the records of some names into a page, as far as it has room; those it has none for
     /// stay in `names`.
     void list_some(const ListQuery& query, std::size_t node, std::vector<std::string>& names,
-                   std::size_t limit, ListPage& page);
+                   std::size_t limit, LocalInstant deadline, ListPage& page);
 
     std::shared_ptr<State> state_;
 };
 
 static_assert(store<RedisStore>);
 
-inline void RedisStore::find_some(std::span<const KeyView> keys, std::span<FindReply> replies) {
+inline void RedisStore::find_some(std::span<const KeyView> keys, std::span<FindReply> replies,
+                                  LocalInstant deadline) {
     redis::Topology& topology = state_->wire.topology();
     for (std::size_t node = 0, nodes = topology.nodes(); node < nodes; ++node) {
         redis::Request request;
         state_->wire.add_clock(request);
         std::vector<std::size_t> asked;
         for (std::size_t i = 0; i < keys.size(); ++i) {
-            if (node == 0) replies[i] = {{}, fits(keys[i]) ? Trouble{} : misfit()};
-            if (!fits(keys[i])) continue;
+            if (node == 0) replies[i] = {{}, keys[i].valid() ? Trouble{} : KeyView::refusal()};
+            if (!keys[i].valid()) continue;
             const std::string key = name(keys[i]);
             if (topology.node_of(key) != node) continue;
             request.command({"GET", key});
             asked.push_back(i);
         }
         if (asked.empty()) continue;
-        const auto answers = state_->wire.read(node, request);
+        const auto answers = state_->wire.read(node, request, deadline);
         const auto now =
             answers.fault ? std::nullopt : redis::State::read_clock(answers.replies[0]);
         for (std::size_t k = 0; k < asked.size(); ++k) {
             FindReply& reply = replies[asked[k]];
             if (answers.fault) {
-                reply.trouble = trouble_of(*answers.fault);
+                reply.trouble = redis::trouble_of(*answers.fault);
                 continue;
             }
             const redis::Reply& value = answers.replies[k + 1];
@@ -300,17 +278,17 @@ inline void RedisStore::find_some(std::span<const KeyView> keys, std::span<FindR
 
 inline void RedisStore::list_some(const ListQuery& query, std::size_t node,
                                   std::vector<std::string>& names, std::size_t limit,
-                                  ListPage& page) {
+                                  LocalInstant deadline, ListPage& page) {
     const std::size_t count =
         std::min({names.size(), std::max<std::size_t>(2 * (limit - page.records.size()), 16),
                   std::size_t{256}});
     redis::Request request;
     state_->wire.add_clock(request);
     for (std::size_t i = 0; i < count; ++i) request.command({"GET", names[i]});
-    const auto answers = state_->wire.read(node, request);
+    const auto answers = state_->wire.read(node, request, deadline);
     const auto now = answers.fault ? std::nullopt : redis::State::read_clock(answers.replies[0]);
     if (!now) {
-        page.trouble = answers.fault ? trouble_of(*answers.fault)
+        page.trouble = answers.fault ? redis::trouble_of(*answers.fault)
                                      : Trouble::schema("Redis gave a time that makes no sense");
         return;
     }
@@ -337,15 +315,16 @@ inline ListPage RedisStore::list(const ListQuery& query) {
     auto cursor = redis::ListCursor::read(query.cursor);
     redis::Topology& topology = state_->wire.topology();
     if (!cursor || cursor->node >= topology.nodes()) {
-        page.trouble = {Trouble::Kind::usage, false, "ListQuery::cursor is not from this store"};
+        page.trouble = Trouble::usage("ListQuery::cursor is not from this store");
         return page;
     }
     const std::size_t limit = std::max<std::size_t>(query.limit, 1);
     const std::string pattern = redis::pattern_of(state_->wire.options().prefix, query);
     const std::size_t step = std::clamp<std::size_t>(limit, 100, 1000);
+    const LocalInstant deadline = state_->wire.deadline();
     for (std::size_t looks = 0; page.records.size() < limit && looks < looks_per_page;) {
         if (!cursor->names.empty()) {
-            list_some(query, cursor->node, cursor->names, limit, page);
+            list_some(query, cursor->node, cursor->names, limit, deadline, page);
             if (page.trouble && page.trouble.kind != Trouble::Kind::schema) return page;
             continue;
         }
@@ -355,9 +334,9 @@ inline ListPage RedisStore::list(const ListQuery& query) {
         }
         redis::Request request;
         request.command({"SCAN", cursor->scan, "MATCH", pattern, "COUNT", std::to_string(step)});
-        const auto answers = state_->wire.read(cursor->node, request);
+        const auto answers = state_->wire.read(cursor->node, request, deadline);
         if (answers.fault) {
-            page.trouble = trouble_of(*answers.fault);
+            page.trouble = redis::trouble_of(*answers.fault);
             return page;
         }
         const redis::Reply& reply = answers.replies[0];

@@ -14,6 +14,7 @@
 #include <idem/guard.hpp>
 
 #include "support/catch.hpp"
+#include "support/loopback_port.hpp"
 #include "support/expect.hpp"
 #include "support/postgres_user.hpp"
 #include "support/postgres_world.hpp"
@@ -391,46 +392,20 @@ TEST_CASE("transaction mode: under load each key has one row, and every caller i
 class CommitCutter {
 public:
     enum class Cut { before, after };
-    explicit CommitCutter(Cut cut) : cut_(cut), listener_(socket(AF_INET, SOCK_STREAM, 0)) {
-        sockaddr_in at{};
-        at.sin_family = AF_INET;
-        at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        socklen_t size = sizeof at;
-        REQUIRE(bind(listener_, reinterpret_cast<sockaddr*>(&at), size) == 0);
-        REQUIRE(listen(listener_, 8) == 0);
-        REQUIRE(getsockname(listener_, reinterpret_cast<sockaddr*>(&at), &size) == 0);
-        port_ = ntohs(at.sin_port);
-        thread_ = std::thread([this] { serve(); });
-    }
-    CommitCutter(const CommitCutter&) = delete;
-    CommitCutter& operator=(const CommitCutter&) = delete;
-    ~CommitCutter() {
-        shutdown(listener_, SHUT_RDWR);
-        thread_.join();
-        close(listener_);
-    }
+    explicit CommitCutter(Cut cut) : cut_(cut), port_([this](int client) { pass(client); }) {}
     [[nodiscard]] std::string conninfo() const {
-        return "host=127.0.0.1 user=postgres dbname=postgres port=" + std::to_string(port_);
+        return "host=127.0.0.1 user=postgres dbname=postgres port=" +
+               std::to_string(port_.port());
     }
     [[nodiscard]] int cuts() const { return cuts_; }
 
 private:
-    void serve() {
-        std::vector<std::thread> all;
-        for (int client = accept(listener_, nullptr, nullptr); client >= 0;
-             client = accept(listener_, nullptr, nullptr))
-            all.emplace_back([this, client] { pass(client); });
-        for (auto& one : all) one.join();
-    }
     void pass(int client) {
-        const int server = socket(AF_INET, SOCK_STREAM, 0);
-        sockaddr_in at{};
-        at.sin_family = AF_INET;
-        at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        at.sin_port = htons(static_cast<std::uint16_t>(shared_server().port()));
-        if (connect(server, reinterpret_cast<sockaddr*>(&at), sizeof at) != 0) return;
+        const int server = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        const auto at = idem_test::loopback(shared_server().port());
+        const bool open = connect(server, reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0;
         bool committing = false;
-        for (;;) {
+        while (open) {
             std::array<pollfd, 2> ends = {{{client, POLLIN, 0}, {server, POLLIN, 0}}};
             if (poll(ends.data(), ends.size(), -1) <= 0) break;
             const bool from_client = ends[0].revents != 0;
@@ -446,15 +421,12 @@ private:
             if (send(from_client ? server : client, bytes.data(), text.size(), MSG_NOSIGNAL) < 0)
                 break;
         }
-        close(client);
         close(server);
     }
 
     Cut cut_;
-    int listener_;
-    int port_ = 0;
     std::atomic<int> cuts_{0};
-    std::thread thread_{};
+    idem_test::LoopbackPort port_;
 };
 
 TEST_CASE("transaction mode: a commit whose answer is lost is found out by its own row",

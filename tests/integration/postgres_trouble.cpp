@@ -18,6 +18,7 @@
 
 #include "support/catch.hpp"
 #include "support/eventually.hpp"
+#include "support/loopback_port.hpp"
 #include "support/postgres_server.hpp"
 #include "support/tcp_gate.hpp"
 
@@ -27,6 +28,7 @@ using namespace std::chrono_literals;
 using idem::PostgresStore;
 using idem_test::eventually;
 using idem_test::GateAct;
+using idem_test::LoopbackPort;
 using idem_test::PostgresServer;
 using idem_test::Sql;
 using idem_test::TcpGate;
@@ -111,49 +113,19 @@ void works(PostgresStore& store, const std::string& id) {
 }
 
 /// A server that speaks the beginning of the protocol: it lets everybody in with the version it is
-/// told to have, refuses everybody with an error, or is no such server at all.
+/// told to have, or refuses everybody with an error.
 class ScriptedServer {
 public:
     struct Script {
         std::string version = "15.0";
         std::string error{};  ///< A SQLSTATE: instead of letting anybody in.
-        std::string other{};  ///< Said to everybody: it speaks another protocol altogether.
     };
-    explicit ScriptedServer(Script script) : script_(std::move(script)) {
-        sockaddr_in at{};
-        at.sin_family = AF_INET;
-        at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        socklen_t size = sizeof at;
-        REQUIRE(bind(fd_, reinterpret_cast<sockaddr*>(&at), size) == 0);
-        REQUIRE(listen(fd_, 16) == 0);
-        REQUIRE(getsockname(fd_, reinterpret_cast<sockaddr*>(&at), &size) == 0);
-        port_ = ntohs(at.sin_port);
-        thread_ = std::thread([this] { run(); });
-    }
-    ScriptedServer(const ScriptedServer&) = delete;
-    ScriptedServer& operator=(const ScriptedServer&) = delete;
-    ~ScriptedServer() {
-        shutdown(fd_, SHUT_RDWR);
-        thread_.join();
-        close(fd_);
-    }
-    [[nodiscard]] int port() const { return port_; }
+    explicit ScriptedServer(Script script)
+        : script_(std::move(script)), port_([this](int client) { talk(client); }) {}
+    [[nodiscard]] int port() const { return port_.port(); }
 
 private:
-    void run() const {
-        for (;;) {
-            const int client = accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC);
-            if (client < 0) return;
-            talk(client);
-            close(client);
-        }
-    }
     void talk(int client) const {
-        if (!script_.other.empty()) {
-            char hello = 0;
-            (void)!read(client, &hello, 1);
-            return say(client, script_.other);
-        }
         for (;;) {  // "may we encrypt?" is asked in front, and answered with no
             const auto hello = read_body(client);
             if (hello.size() < 4) return;
@@ -194,14 +166,13 @@ private:
             return "";
         return out;
     }
+
     static void say(int client, const std::string& text) {
-        (void)!send(client, text.data(), text.size(), MSG_NOSIGNAL);
+        (void)idem_test::send_bytes(client, text);
     }
 
     Script script_;
-    int fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    int port_ = 0;
-    std::thread thread_{};
+    LoopbackPort port_;
 };
 
 TEST_CASE("PostgreSQL trouble: a wrong password, and then the right one",
@@ -255,7 +226,8 @@ TEST_CASE("PostgreSQL trouble: a host that is not there, and then is", "[integra
 }
 
 TEST_CASE("PostgreSQL trouble: a port where something else answers", "[integration][postgres]") {
-    const ScriptedServer http({.other = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"});
+    const LoopbackPort http(
+        idem_test::says("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", true));
     PostgresStore store(options_of(at_port(http.port())));
     refused(store, Kind::unavailable, {std::to_string(http.port())});
 }

@@ -13,6 +13,7 @@
 #include "support/certificates.hpp"
 #include "support/child.hpp"
 #include "support/eventually.hpp"
+#include "support/loopback_port.hpp"
 #include "support/postgres_world.hpp"
 
 namespace {
@@ -20,6 +21,8 @@ namespace {
 using namespace std::chrono_literals;
 using idem::postgres::Cure;
 using idem::postgres::fault_class;
+using idem_test::LoopbackPort;
+using idem_test::says;
 using idem_test::shared_server;
 using idem_test::Sql;
 
@@ -56,51 +59,6 @@ idem::Trouble claim_by(const std::string& conninfo) {
     return reply.trouble;
 }
 
-/// A port that listens and answers every connection with the same bytes, or with nothing.
-class OddPort {
-public:
-    explicit OddPort(std::string answer) : answer_(std::move(answer)) {
-        fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        sockaddr_in at{};
-        at.sin_family = AF_INET;
-        at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        socklen_t size = sizeof at;
-        REQUIRE(bind(fd_, reinterpret_cast<sockaddr*>(&at), size) == 0);
-        REQUIRE(listen(fd_, 16) == 0);
-        REQUIRE(getsockname(fd_, reinterpret_cast<sockaddr*>(&at), &size) == 0);
-        port_ = ntohs(at.sin_port);
-        if (!answer_.empty()) thread_ = std::thread([this] { serve(); });
-    }
-    OddPort(const OddPort&) = delete;
-    OddPort& operator=(const OddPort&) = delete;
-    ~OddPort() {
-        shutdown(fd_, SHUT_RDWR);
-        if (thread_.joinable()) thread_.join();
-        close(fd_);
-    }
-    [[nodiscard]] std::string conninfo() const {
-        return "host=127.0.0.1 user=u password=secret dbname=d port=" + std::to_string(port_);
-    }
-
-    [[nodiscard]] int port() const noexcept { return port_; }
-
-private:
-    void serve() const {
-        for (;;) {
-            const int client = accept(fd_, nullptr, nullptr);
-            if (client < 0) return;
-            char hello[64];
-            (void)!read(client, hello, sizeof hello);
-            (void)!write(client, answer_.data(), answer_.size());
-            close(client);
-        }
-    }
-    std::string answer_;
-    int fd_ = -1;
-    int port_ = 0;
-    std::thread thread_{};
-};
-
 TEST_CASE("PostgreSQL: every SQLSTATE has one class, and says whether it may have been applied",
           "[integration][postgres]") {
     struct Row {
@@ -135,11 +93,12 @@ TEST_CASE("PostgreSQL: every SQLSTATE has one class, and says whether it may hav
 
 TEST_CASE("PostgreSQL: a port where something else answers is unavailable, in time, by name",
           "[integration][postgres]") {
-    const OddPort http("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
-    const OddPort garbage(std::string(64, '\xff'));
-    const OddPort silent("");
-    for (const auto* port : {&http, &garbage, &silent}) {
-        const auto trouble = claim_by(port->conninfo());
+    for (const auto& serve :
+         {says("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", true),
+          says(std::string(64, '\xff'), true), says("", false)}) {
+        const LoopbackPort port(serve);
+        const auto trouble = claim_by("host=127.0.0.1 user=u password=secret dbname=d port=" +
+                                      std::to_string(port.port()));
         CHECK(trouble.kind == idem::Trouble::Kind::unavailable);
         CHECK(trouble.message.find("127.0.0.1") != std::string::npos);
         CHECK(trouble.message.find("\"d\"") != std::string::npos);
@@ -191,7 +150,7 @@ TEST_CASE("PostgreSQL: options that cannot be right are refused at once, without
 
 TEST_CASE("PostgreSQL: hosts are tried in turn, each for its share of the time",
           "[integration][postgres]") {
-    const OddPort silent("");
+    const LoopbackPort silent(says("", false));
     idem_test::PostgresBench bench(shared_server().conninfo(), shared_server().conninfo());
     auto options =
         bench.options("host=127.0.0.1,127.0.0.1 user=postgres dbname=postgres port=" +

@@ -13,6 +13,7 @@
 #include "support/child.hpp"
 #include "support/fake_redis.hpp"
 #include "support/redis_requests.hpp"
+#include "support/tcp_gate.hpp"
 
 namespace {
 
@@ -21,11 +22,15 @@ using idem::Trouble;
 using idem::redis::Cure;
 using idem::redis::fault_class;
 using idem_test::FakeRedis;
-using idem_test::Gate;
+using idem_test::GateAct;
+using idem_test::LoopbackPort;
 using idem_test::quick;
 using idem_test::RedisCli;
 using idem_test::RedisServer;
+using idem_test::says;
 using idem_test::shared_redis;
+using idem_test::TcpGate;
+using idem_test::Way;
 
 // In a constant expression a look past the end of an error does not compile.
 static_assert(fault_class("BUSY").cure == Cure::retry_here);
@@ -298,22 +303,13 @@ TEST_CASE("Redis: the rights that the store needs are those, and no fewer",
 
 TEST_CASE("Redis: a port where something else answers is unavailable, in time, by name",
           "[integration][redis]") {
-    const auto always = [](std::string bytes, bool closes) {
-        return idem_test::LoopbackPort([bytes, closes](int fd) {
-            char hello[64];
-            (void)!recv(fd, hello, sizeof hello, 0);
-            (void)idem_test::send_bytes(fd, bytes);
-            while (!closes && recv(fd, hello, sizeof hello, 0) > 0) {
-            }
-        });
-    };
-    const auto http = always("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", true);
-    const auto garbage = always(std::string(64, '\xff'), false);
-    const auto silent = always("", false);
-    const auto closing = always("", true);
-    const auto flood = always("$999999999999999999999\r\n", false);
-    for (const auto* port : {&http, &garbage, &silent, &closing, &flood}) {
-        const auto trouble = blocked(quick(port->url(":secret@")));
+    for (const auto& serve :
+         {says("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", true),
+          says(std::string(64, '\xff'), false), says("", false), says("", true),
+          says("$999999999999999999999\r\n", false)}) {
+        const LoopbackPort port(serve);
+        const auto trouble =
+            blocked(quick("redis://:secret@127.0.0.1:" + std::to_string(port.port())));
         CHECK(trouble.kind == Trouble::Kind::unavailable);
         CHECK_FALSE(trouble.may_have_applied);
     }
@@ -457,8 +453,8 @@ TEST_CASE("Redis: a reply that makes no sense is trouble, never an answer",
 }
 
 /// Claim, complete and read again by one store over the gate: all must come true.
-void go_through(const Gate& gate, idem::RedisOptions options) {
-    options.url = gate.url();
+void go_through(const TcpGate& gate, idem::RedisOptions options) {
+    options.url = "redis://127.0.0.1:" + std::to_string(gate.port());
     idem::RedisStore store(options);
     const idem::Key key{"s", "k"};
     const auto owner = idem_test::random_owner();
@@ -476,28 +472,29 @@ void go_through(const Gate& gate, idem::RedisOptions options) {
 }
 
 /// How many bytes the whole conversation takes, one way.
-std::size_t length_of(Gate::Way way) {
-    std::size_t length = 0;
+std::uint64_t length_of(Way way) {
+    std::uint64_t length = 0;
     for (int times = 0; times < 2; ++times) {  // the first one may have to bring the scripts along
-        const Gate gate(shared_redis().port(), way, std::string::npos, Gate::Then::closed);
+        const TcpGate gate(shared_redis().port());
         go_through(gate, idem_test::options_for(""));
-        length = gate.passed();
+        length = gate.bytes(way);
     }
     return length;
 }
 
 TEST_CASE("Redis: a connection cut after any byte, either way, loses nothing and repeats nothing",
           "[integration][redis]") {
-    for (const auto way : {Gate::Way::to_client, Gate::Way::to_server}) {
-        const std::size_t length = length_of(way);
+    for (const auto way : {Way::to_client, Way::to_server}) {
+        const auto length = length_of(way);
         std::size_t cuts = 0;
         // The login is long and dull: a step through it, then every byte.
-        for (std::size_t at = 0; at<length; at += length - at> 450 ? 61 : 1) {
-            const Gate gate(shared_redis().port(), way, at, Gate::Then::closed);
+        for (std::uint64_t at = 0; at < length; at += (length - at > 450 ? 61 : 1)) {
+            TcpGate gate(shared_redis().port());
+            gate.arm({.way = way, .act = GateAct::close, .after = at});
             INFO("cut after " << at << " of " << length);
             go_through(gate, idem_test::options_for(""));
             // INFO tells numbers, and not always with as many digits.
-            CHECK((gate.cut() || length - at < 16));
+            CHECK((gate.fired() == 1 || length - at < 16));
             ++cuts;
         }
         CHECK(cuts > 400);
@@ -506,16 +503,17 @@ TEST_CASE("Redis: a connection cut after any byte, either way, loses nothing and
 
 TEST_CASE("Redis: a connection that falls silent is given up, and no reply of it is taken later",
           "[integration][redis]") {
-    for (const auto way : {Gate::Way::to_client, Gate::Way::to_server}) {
-        const std::size_t length = length_of(way);
+    for (const auto way : {Way::to_client, Way::to_server}) {
+        const auto length = length_of(way);
         // In each of the three exchanges, and in the middle of what they carry.
-        for (std::size_t left = 10; left < 450; left += 55) {
-            const Gate gate(shared_redis().port(), way, length - left, Gate::Then::silent);
+        for (std::uint64_t left = 10; left < 450; left += 55) {
+            TcpGate gate(shared_redis().port());
+            gate.arm({.way = way, .act = GateAct::swallow, .after = length - left});
             INFO("silent " << left << " before the end");
             auto options = idem_test::options_for("");
             options.command_timeout = 150ms;
             go_through(gate, options);
-            CHECK(gate.cut());
+            CHECK(gate.fired() == 1);
         }
     }
 }

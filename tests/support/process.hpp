@@ -22,14 +22,14 @@
 
 #include <idem/clock.hpp>
 
+#include "support/loopback_port.hpp"
+
 namespace idem_test {
 
 /// A loopback port that was free a moment ago.
 [[nodiscard]] inline int free_port() {
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in at{};
-    at.sin_family = AF_INET;
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    auto at = loopback(0);
     socklen_t size = sizeof at;
     const bool bound = fd >= 0 && bind(fd, reinterpret_cast<sockaddr*>(&at), size) == 0 &&
                        getsockname(fd, reinterpret_cast<sockaddr*>(&at), &size) == 0;

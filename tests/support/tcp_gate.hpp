@@ -24,6 +24,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "support/loopback_port.hpp"
+
 namespace idem_test {
 
 enum class Way : std::uint8_t { to_server, to_client };
@@ -176,13 +178,6 @@ private:
         (void)!::write(wake_, &one, sizeof one);
     }
 
-    [[nodiscard]] static sockaddr_in loopback(int port) {
-        sockaddr_in at{};
-        at.sin_family = AF_INET;
-        at.sin_port = htons(static_cast<std::uint16_t>(port));
-        at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        return at;
-    }
     /// A bound socket. One that never listens keeps the port for the times of refusing.
     [[nodiscard]] static int bound(int port) {
         const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

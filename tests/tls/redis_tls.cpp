@@ -170,17 +170,8 @@ TEST_CASE("TLS: where nothing speaks it the store is unavailable, in time, by na
     CHECK(blocked(to(idem_test::free_port())).kind == Trouble::Kind::unavailable);
     const auto plain = "redis://:secret@127.0.0.1:" + std::to_string(shared().port);
     CHECK(blocked(quick(plain)).kind == Trouble::Kind::unavailable);
-    const auto always = [](std::string bytes) {
-        return [bytes](int fd) {
-            char hello[4096];
-            (void)!recv(fd, hello, sizeof hello, 0);
-            (void)idem_test::send_bytes(fd, bytes);
-            while (recv(fd, hello, sizeof hello, 0) > 0) {
-            }
-        };
-    };
     for (const std::string bytes : {"", "HTTP/1.1 400 Bad Request\r\n\r\n", "\x16\x03\x03"}) {
-        const idem_test::LoopbackPort port(always(bytes));
+        const idem_test::LoopbackPort port(idem_test::says(bytes, false));
         CHECK(blocked(to(port.port())).kind == Trouble::Kind::unavailable);
     }
 }

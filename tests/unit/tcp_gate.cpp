@@ -20,43 +20,13 @@ using idem_test::Way;
 /// Says back what it hears, on every connection, and says "bye" where the talk ends in order.
 class Echo {
 public:
-    Echo() {
-        const auto at = loopback(0);
-        socklen_t size = sizeof at_;
-        REQUIRE(bind(fd_, reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0);
-        REQUIRE(listen(fd_, 16) == 0);
-        REQUIRE(getsockname(fd_, reinterpret_cast<sockaddr*>(&at_), &size) == 0);
-        thread_ = std::thread([this] { run(); });
-    }
-    Echo(const Echo&) = delete;
-    Echo& operator=(const Echo&) = delete;
-    ~Echo() {
-        shutdown(fd_, SHUT_RDWR);
-        thread_.join();
-        for (auto& talk : talks_) talk.join();
-        close(fd_);
-    }
-    [[nodiscard]] int port() const { return ntohs(at_.sin_port); }
+    [[nodiscard]] int port() const { return port_.port(); }
     [[nodiscard]] std::string heard() {
         const std::lock_guard lock(mutex_);
         return heard_;
     }
-    [[nodiscard]] static sockaddr_in loopback(int port) {
-        sockaddr_in at{};
-        at.sin_family = AF_INET;
-        at.sin_port = htons(static_cast<std::uint16_t>(port));
-        at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        return at;
-    }
 
 private:
-    void run() {
-        for (;;) {
-            const int client = accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC);
-            if (client < 0) return;
-            talks_.emplace_back([this, client] { talk(client); });
-        }
-    }
     void talk(int client) {
         char text[4096];
         ssize_t got = 0;
@@ -68,22 +38,18 @@ private:
             if (send(client, text, static_cast<std::size_t>(got), MSG_NOSIGNAL) != got) break;
         }
         if (got == 0) (void)!send(client, "bye", 3, MSG_NOSIGNAL);
-        close(client);
     }
 
-    int fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in at_{};
     std::mutex mutex_{};
     std::string heard_{};
-    std::vector<std::thread> talks_{};
-    std::thread thread_{};
+    idem_test::LoopbackPort port_{[this](int client) { talk(client); }};
 };
 
 /// A client whose reads end after ten seconds: a gate that hangs fails the test.
 class Client {
 public:
     explicit Client(int port) {
-        const auto at = Echo::loopback(port);
+        const auto at = idem_test::loopback(port);
         const timeval limit{10, 0};
         (void)setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
         connected_ = connect(fd_, reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0;

@@ -13,10 +13,12 @@
 #include "support/catch.hpp"
 #include "support/eventually.hpp"
 #include "support/postgres_world.hpp"
+#include "support/requests.hpp"
 
 namespace {
 
 using namespace std::chrono_literals;
+using idem_test::complete_of;
 using idem_test::eventually;
 using idem_test::PostgresBench;
 using idem_test::shared_server;
@@ -28,24 +30,8 @@ PostgresBench make_bench() {
 }
 
 idem::ClaimRequest claim_of(const idem::Key& key, std::uint32_t owner) {
-    idem::ClaimRequest out;
-    out.key = idem::KeyView(idem::Component::call, key);
-    std::memcpy(out.owner.bytes.data(), &owner, sizeof owner);
-    out.owner.bytes[15] = 1;
+    auto out = idem_test::claim_of(key, owner);
     out.fingerprint = idem::Fingerprint::of_bytes("request");
-    out.lease = 30s;
-    out.retention = 1h;
-    return out;
-}
-idem::FinishRequest complete_of(const idem::ClaimRequest& claim, idem::Fence fence,
-                                std::string_view result) {
-    idem::FinishRequest out;
-    out.key = claim.key;
-    out.owner = claim.owner;
-    out.fence = fence;
-    out.result_kind = idem::ResultKind::value;
-    out.result = result;
-    out.retention = 1h;
     return out;
 }
 

@@ -22,10 +22,12 @@
 #include "support/eventually.hpp"
 #include "support/expect.hpp"
 #include "support/postgres_world.hpp"
+#include "support/requests.hpp"
 
 namespace {
 
 using namespace std::chrono_literals;
+using idem_test::claim_of;
 using idem_test::eventually;
 using idem_test::Expect;
 using idem_test::PostgresBench;
@@ -40,25 +42,11 @@ PostgresBench make_bench(const std::string& more = "") {
 idem::PostgresStore other_process(const PostgresBench& bench, const std::string& more = "") {
     return idem::PostgresStore(bench.options(shared_server().conninfo(more)));
 }
-idem::ClaimRequest claim_of(const idem::Key& key, char owner) {
-    idem::ClaimRequest out;
-    out.key = idem::KeyView(idem::Component::call, key);
-    out.owner.bytes.fill(owner);
-    out.lease = 1min;
-    out.retention = 24h;
-    return out;
-}
 idem::FinishRequest finish_of(const idem::ClaimRequest& claim, idem::Fence fence,
                               idem::FinishKind kind = idem::FinishKind::complete) {
-    idem::FinishRequest out;
-    out.key = claim.key;
-    out.owner = claim.owner;
-    out.fence = fence;
+    auto out = idem_test::complete_of(claim, fence, "");
     out.kind = kind;
     out.result_kind = idem::ResultKind::none;
-    out.lease = 1h;
-    out.retention = 24h;
-    out.held_retention = 24h;
     return out;
 }
 /// What has been told so far, once it is at least `count`.

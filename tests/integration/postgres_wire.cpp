@@ -15,12 +15,14 @@
 #include "support/eventually.hpp"
 #include "support/loopback_port.hpp"
 #include "support/postgres_world.hpp"
+#include "support/requests.hpp"
 
 namespace {
 
 using namespace std::chrono_literals;
 using idem::postgres::Cure;
 using idem::postgres::fault_class;
+using idem_test::claim_of;
 using idem_test::LoopbackPort;
 using idem_test::says;
 using idem_test::shared_server;
@@ -34,15 +36,6 @@ idem::PostgresOptions quick(std::string conninfo) {
     out.statement_timeout = 400ms;
     out.lock_timeout = 100ms;
     out.time_allowed = 1s;
-    return out;
-}
-
-idem::ClaimRequest claim_of(const idem::Key& key, char owner) {
-    idem::ClaimRequest out;
-    out.key = idem::KeyView(idem::Component::call, key);
-    out.owner.bytes.fill(owner);
-    out.lease = 30s;
-    out.retention = 1h;
     return out;
 }
 

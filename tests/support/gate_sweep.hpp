@@ -23,6 +23,7 @@
 #include <idem/guard.hpp>
 
 #include "support/catch.hpp"
+#include "support/requests.hpp"
 #include "support/tcp_gate.hpp"
 
 /// Breaks the way to a real server after any byte of an exchange, in both directions, and asks
@@ -73,24 +74,14 @@ public:
         return {"gate", std::to_string(++count)};
     }
     [[nodiscard]] static idem::ClaimRequest claim_of(const idem::Key& key, char owner) {
-        idem::ClaimRequest out;
-        out.key = idem::KeyView(idem::Component::call, key);
+        auto out = idem_test::claim_of(key, static_cast<std::uint64_t>(owner));
         out.fingerprint = idem::Fingerprint::of_bytes("request");
-        out.owner.bytes.fill(owner);
         out.lease = std::chrono::seconds{60};
-        out.retention = std::chrono::hours{1};
         return out;
     }
     [[nodiscard]] static idem::FinishRequest complete_of(const idem::ClaimRequest& claim,
                                                          idem::Fence fence) {
-        idem::FinishRequest out;
-        out.key = claim.key;
-        out.owner = claim.owner;
-        out.fence = fence;
-        out.result_kind = idem::ResultKind::value;
-        out.result = claim.key.id;  // no two keys have the same
-        out.retention = std::chrono::hours{1};
-        return out;
+        return idem_test::complete_of(claim, fence, claim.key.id);  // no two keys have the same
     }
     /// A finished key, whose result is its id.
     [[nodiscard]] idem::Key finished_key() {

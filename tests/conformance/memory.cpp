@@ -1,19 +1,14 @@
 // The in-memory store is asked for every promise of a store, with a seed that is printed.
 
-#include <iostream>
 #include <random>
-#include <sstream>
-#include <string>
 
 #include <idem/memory/store.hpp>
-#include <idem/testing/conformance.hpp>
 #include <idem/testing/manual_clock.hpp>
 
 #include "support/catch.hpp"
+#include "support/held_to_promises.hpp"
 
 namespace {
-
-namespace conformance = idem::testing::conformance;
 
 struct World {
     explicit World(idem::MemoryOptions options) : made((options.clock = clock, options)) {}
@@ -27,12 +22,7 @@ struct World {
 };
 
 void ask(const idem::MemoryOptions& options, std::uint64_t seed) {
-    const auto report = conformance::run([&] { return World(options); }, {.seed = seed});
-    std::ostringstream text;
-    report.print(text);
-    std::cout << text.str();
-    INFO(text.str());
-    CHECK(report.ok());
+    idem_test::held_to_promises("memory", [&] { return World(options); }, {.seed = seed});
 }
 
 TEST_CASE("conformance: the in-memory store keeps every promise", "[conformance][memory]") {

@@ -1,19 +1,15 @@
 // A real PostgreSQL is asked for every promise of a store: at each isolation level that a session
 // may have by default, and behind a pooler that keeps nothing of a session.
 
-#include <iostream>
 #include <random>
-#include <sstream>
 #include <string>
 
-#include <idem/testing/conformance.hpp>
-
 #include "support/catch.hpp"
+#include "support/held_to_promises.hpp"
 #include "support/postgres_world.hpp"
 
 namespace {
 
-namespace conformance = idem::testing::conformance;
 using idem_test::PostgresBench;
 using idem_test::PostgresWorld;
 
@@ -22,14 +18,8 @@ void ask(const std::string& what, const std::string& conninfo, std::uint64_t see
     if (what != "pgbouncer")
         REQUIRE(idem_test::Sql(conninfo)("SHOW transaction_isolation") == what);
     PostgresBench bench(idem_test::shared_server().conninfo(), conninfo);
-    const auto report = conformance::run([&] { return PostgresWorld(bench); },
-                                         {.seed = seed, .histories = histories, .shrinks = 200});
-    std::ostringstream text;
-    text << what << ", ";
-    report.print(text);
-    std::cout << text.str();
-    INFO(text.str());
-    CHECK(report.ok());
+    idem_test::held_to_promises(what, [&] { return PostgresWorld(bench); },
+                                {.seed = seed, .histories = histories, .shrinks = 200});
 }
 
 std::string at_level(const std::string& level) {

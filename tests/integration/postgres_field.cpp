@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <csignal>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -10,15 +9,13 @@
 #include <thread>
 #include <vector>
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <idem/guard.hpp>
 #include <idem/memory/store.hpp>
 #include <idem/token.hpp>
 
 #include "support/catch.hpp"
 #include "support/features.hpp"
+#include "support/orphan.hpp"
 #include "support/postgres_user.hpp"
 #include "support/postgres_world.hpp"
 
@@ -130,62 +127,20 @@ TEST_CASE("R122 M23 behind a pooler nothing of a session is used or left behind"
     }
 }
 
-/// Holds the key in a process of its own, until that is killed.
-void die_holding(PostgresBench& bench, idem::GuardOptions options) {
-    std::fflush(nullptr);
-    const pid_t child = fork();
-    if (child == 0) {
-        alarm(60);
-        idem::PostgresStore store(bench.options(shared_server().conninfo()));
-        auto guard = guard_of(store, std::move(options));
-        (void)guard.run(key, request, [] {
-            for (;;) pause();
-        });
-        _exit(1);
-    }
-    REQUIRE(child > 0);
-    auto observer = guard_of(bench.store());
-    CHECK(eventually([&] { return observer.find(key).has_value(); }));
-    kill(child, SIGKILL);
-    int status = 0;
-    CHECK(waitpid(child, &status, 0) == child);
-    CHECK(WIFSIGNALED(status));
-}
-
-TEST_CASE("M34 M43 a holder killed in mid-body is taken over once, after its lease",
+TEST_CASE("PostgreSQL: M34 M43 a holder killed in mid-body is taken over once, after its lease",
           "[integration][postgres][field][fork]") {
     auto bench = make_bench();
-    die_holding(bench, {});
-    auto guard = guard_of(bench.store());
-    CHECK(guard.run(key, request, [] { return 1; }).kind() == OutcomeKind::in_progress);
-    bench.advance(1h);
-    std::atomic<int> takeovers{0};
-    std::atomic<std::uint32_t> attempt{0};
-    std::vector<std::thread> threads;
-    for (int me = 0; me < 8; ++me)
-        threads.emplace_back([&] {
-            const auto outcome = guard.run(key, request, {.wait = 1min}, [] { return 1; });
-            if (!outcome.executed()) return;
-            takeovers += outcome.takeover() ? 1 : 0;
-            attempt = outcome.attempt();
-        });
-    for (auto& thread : threads) thread.join();
-    CHECK(takeovers == 1);
-    CHECK(attempt == 2);
+    idem_test::taken_over_once(bench, [&] {
+        return idem::PostgresStore(bench.options(shared_server().conninfo()));
+    });
 }
 
 TEST_CASE("PostgreSQL: M35 with the policy to hold a vanished holder's key is nobody's to run",
           "[integration][postgres][field][fork]") {
     auto bench = make_bench();
-    die_holding(bench, {.orphan = idem::Orphan::hold});
-    bench.advance(1h);
-    auto guard = guard_of(bench.store());  // its own policy is to rerun: the stricter one counts
-    int runs = 0;
-    for (int i = 0; i < 3; ++i)
-        CHECK(guard.run(key, request, [&] { return ++runs; }).kind() == OutcomeKind::unknown);
-    CHECK(runs == 0);
-    CHECK(guard.resolve(key, guard.find(key)->header.fence, idem::Resolution::done(5)));
-    CHECK(guard.run(key, request, [&] { return ++runs; }).value() == 5);
+    idem_test::held_for_a_person(bench, [&] {
+        return idem::PostgresStore(bench.options(shared_server().conninfo()));
+    });
 }
 
 TEST_CASE("M38 every row that is ever stored is shown or kept, and in the end purged",

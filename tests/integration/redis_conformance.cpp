@@ -1,31 +1,21 @@
 // A real Redis is asked for every promise of a store, over TCP and over a Unix socket.
 
-#include <iostream>
 #include <random>
-#include <sstream>
 #include <string>
 
-#include <idem/testing/conformance.hpp>
-
 #include "support/catch.hpp"
+#include "support/held_to_promises.hpp"
 #include "support/redis_world.hpp"
 
 namespace {
 
-namespace conformance = idem::testing::conformance;
 using idem_test::RedisCli;
 using idem_test::RedisWorld;
 
 void ask(const std::string& what, const std::string& url, std::uint64_t seed) {
     RedisCli cli(idem_test::shared_redis().url());
-    const auto report = conformance::run([&] { return RedisWorld(url, cli); },
-                                         {.seed = seed, .histories = 100, .shrinks = 200});
-    std::ostringstream text;
-    text << what << ", ";
-    report.print(text);
-    std::cout << text.str();
-    INFO(text.str());
-    CHECK(report.ok());
+    idem_test::held_to_promises(what, [&] { return RedisWorld(url, cli); },
+                                {.seed = seed, .histories = 100, .shrinks = 200});
 }
 
 TEST_CASE("conformance: Redis keeps every promise over TCP", "[integration][redis]") {

@@ -15,13 +15,11 @@
 #include <thread>
 #include <vector>
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <idem/guard.hpp>
 
 #include "support/catch.hpp"
 #include "support/eventually.hpp"
+#include "support/orphan.hpp"
 #include "support/redis_requests.hpp"
 #include "support/redis_world.hpp"
 
@@ -246,67 +244,20 @@ TEST_CASE("M14 who waits for a held key asks a bounded number of times",
     CHECK(waiting.traffic().commands <= 12);
 }
 
-/// A child that claims the key, and is killed in the middle of its handler.
-void die_holding(RedisWorld& world, idem::GuardOptions options) {
-    const pid_t child = fork();
-    if (child == 0) {
-        try {
-            idem::RedisStore store(world.options(shared_redis().url()));
-            options.lease = 1h;
-            Guard guard(store, std::move(options));
-            (void)guard.run(key, {}, [] {
-                for (;;) pause();
-            });
-        } catch (const std::exception&) {  // its exit status tells
-        }
-        _exit(1);
-    }
-    REQUIRE(child > 0);
-    CHECK(
-        eventually([&] { return idem::find_one(world.store(), view_of(key)).record.has_value(); }));
-    kill(child, SIGKILL);
-    int status = 0;
-    CHECK(waitpid(child, &status, 0) == child);
-    CHECK(WIFSIGNALED(status));
-}
-
-TEST_CASE("M34 M43 R26 a holder killed in mid-body is taken over once, after its lease",
+TEST_CASE("Redis: M34 M43 R26 a holder killed in mid-body is taken over once, after its lease",
           "[integration][redis][field][fork]") {
     RedisCli cli(shared_redis().url());
     RedisWorld world(shared_redis().url(), cli);
-    die_holding(world, {});
-    Guard guard(world.store(), {.lease = 1h});
-    CHECK(guard.run(key, {}, [] { return 1; }).kind() == OutcomeKind::in_progress);
-    world.advance(1h);
-    std::atomic<int> takeovers{0};
-    std::atomic<std::uint32_t> attempt{0};
-    std::vector<std::thread> threads;
-    for (int me = 0; me < 8; ++me)
-        threads.emplace_back([&] {
-            const auto outcome = guard.run(key, {}, {.wait = 1min}, [] { return 1; });
-            if (!outcome.executed()) return;
-            takeovers += outcome.takeover() ? 1 : 0;
-            attempt = outcome.attempt();
-        });
-    for (auto& thread : threads) thread.join();
-    CHECK(takeovers == 1);
-    CHECK(attempt == 2);
+    idem_test::taken_over_once(
+        world, [&] { return idem::RedisStore(world.options(shared_redis().url())); });
 }
 
 TEST_CASE("Redis: M35 with the policy to hold a vanished holder's key is nobody's to run",
           "[integration][redis][field][fork]") {
     RedisCli cli(shared_redis().url());
     RedisWorld world(shared_redis().url(), cli);
-    die_holding(world, {.orphan = idem::Orphan::hold});
-    world.advance(1h);
-    // Its own policy is to rerun: the stricter one counts.
-    Guard guard(world.store(), {.lease = 1h});
-    int runs = 0;
-    for (int i = 0; i < 3; ++i)
-        CHECK(guard.run(key, {}, [&] { return ++runs; }).kind() == OutcomeKind::unknown);
-    CHECK(runs == 0);
-    CHECK(guard.resolve(key, guard.find(key)->header.fence, idem::Resolution::done(5)));
-    CHECK(guard.run(key, {}, [&] { return ++runs; }).value() == 5);
+    idem_test::held_for_a_person(
+        world, [&] { return idem::RedisStore(world.options(shared_redis().url())); });
 }
 
 TEST_CASE("M1 R11 after an outage longer than its lease a holder has lost it, and the next lasts",
@@ -317,21 +268,22 @@ TEST_CASE("M1 R11 after an outage longer than its lease a holder has lost it, an
     options.time_allowed = 300ms;
     idem::RedisStore store(options);
     Guard guard(store, {.lease = 1200ms});
-    bool held = true;
+    bool lapsed = false;
     const auto lost = guard.run(key, {}, [&](idem::Execution& execution) {
         server.signal(SIGSTOP);
-        idem_test::outlast(1300ms);
-        held = execution.held();
+        lapsed = eventually([&] { return !execution.held(); });
         server.signal(SIGCONT);
         return 1;
     });
-    CHECK_FALSE(held);
+    CHECK(lapsed);
     // Nobody took over: the late result stands, or the caller is told that it does not.
     CHECK(lost.value() == 1);
     if (lost.recorded()) CHECK(guard.run(key, {}, [] { return 2; }).value() == 1);
     const idem::Key next{"s", "next"};
     const auto kept = guard.run(next, {}, [&](idem::Execution& execution) {
-        idem_test::outlast(3 * 1200ms);
+        const auto lease_end = [&] { return guard.find(next)->header.lease_end; };
+        const auto first = lease_end();
+        CHECK(eventually([&] { return lease_end() >= first + 3 * 1200ms; }));
         const auto other = idem::claim_one(store, claim_of(next, random_owner()));
         CHECK(other.kind == ClaimKind::in_progress);
         return execution.held();

@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <iostream>
 #include <memory>
 #include <random>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,13 +12,13 @@
 #include <idem/idem.hpp>
 #include <idem/redis.hpp>
 #include <idem/redis/tls.hpp>
-#include <idem/testing/conformance.hpp>
 
 #include "support/catch.hpp"
 #include "support/certificates.hpp"
 #include "support/eventually.hpp"
 #include "support/fake_redis.hpp"
 #include "support/gate_sweep.hpp"
+#include "support/held_to_promises.hpp"
 #include "support/redis_requests.hpp"
 #include "support/redis_world.hpp"
 
@@ -39,7 +37,6 @@ using idem_test::RedisCli;
 using idem_test::RedisServer;
 using idem_test::view_of;
 using Rig = idem_test::GateRig<idem::RedisStore>;
-namespace conformance = idem::testing::conformance;
 namespace exchange = idem_test::exchange;
 
 const Certificates& certificates() {
@@ -110,17 +107,10 @@ bool works(const std::string& url) {
 }
 
 TEST_CASE("conformance: Redis keeps every promise over TLS", "[integration][redis][tls]") {
-    const std::uint64_t seed = std::random_device{}();
     RedisCli cli(shared().server.url());
-    const auto report =
-        conformance::run([&] { return idem_test::RedisWorld(shared().trusted(), cli); },
-                         {.seed = seed, .histories = 100, .shrinks = 200});
-    std::ostringstream text;
-    text << "Redis over TLS, ";
-    report.print(text);
-    std::cout << text.str();
-    INFO(text.str());
-    CHECK(report.ok());
+    idem_test::held_to_promises(
+        "Redis over TLS", [&] { return idem_test::RedisWorld(shared().trusted(), cli); },
+        {.seed = std::random_device{}(), .histories = 100, .shrinks = 200});
     CHECK(idem_test::without_ttl(cli) == "");
 }
 

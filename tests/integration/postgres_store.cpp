@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <csignal>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "support/eventually.hpp"
 #include "support/postgres_world.hpp"
 #include "support/requests.hpp"
+#include "support/tcp_gate.hpp"
 
 namespace {
 
@@ -249,6 +251,69 @@ TEST_CASE("PostgreSQL: an open transaction stalls only the item whose row it hol
     CHECK_FALSE(forget.trouble.may_have_applied);
     other("ROLLBACK");
     CHECK(idem::claim_one(store, claims[7]).kind == idem::ClaimKind::acquired);
+}
+
+TEST_CASE("PostgreSQL: many locked rows in a batch hold the others up no longer than one",
+          "[integration][postgres]") {
+    auto bench = make_bench();
+    auto options = bench.options(shared_server().conninfo());
+    options.lock_timeout = 100ms;
+    options.statement_timeout = 2s;  // 250 times 10 ms would be longer
+    idem::PostgresStore store(options);
+    std::vector<idem::Key> keys;
+    for (int i = 0; i < 300; ++i) keys.push_back({"s", std::to_string(i)});
+    std::vector<idem::ClaimRequest> held;
+    std::vector<idem::ClaimRequest> claims;
+    for (const auto& key : keys) {
+        if (held.size() < 250) held.push_back(claim_of(key, 2));
+        claims.push_back(claim_of(key, 1));
+    }
+    std::vector<idem::ClaimReply> holders(held.size());
+    bench.store().claim(held, holders);
+    bench.advance(1min);  // a takeover would have to write
+    Sql other(shared_server().conninfo());
+    other("BEGIN; SELECT count(*) FROM (SELECT FROM " + bench.table() + " FOR UPDATE) r");
+    std::vector<idem::ClaimReply> claimed(claims.size());
+    store.claim(claims, claimed);
+    for (std::size_t i = 0; i < claims.size(); ++i) {
+        INFO(i << " " << claimed[i].trouble.message);
+        CHECK(claimed[i].kind ==
+              (i < held.size() ? idem::ClaimKind::in_progress : idem::ClaimKind::acquired));
+        CHECK_FALSE(claimed[i].trouble);
+    }
+}
+
+TEST_CASE("PostgreSQL: a claim in doubt that then meets a lock is in doubt, not in progress",
+          "[integration][postgres]") {
+    auto bench = make_bench();
+    const std::vector<idem::Key> keys = {{"s", "1"}, {"s", "2"}};
+    std::vector<idem::ClaimRequest> claims;
+    for (const auto& key : keys) {
+        auto held = claim_of(key, 2);
+        REQUIRE(idem::claim_one(bench.store(), held).fence > 0);
+        claims.push_back(claim_of(key, 1));
+    }
+    bench.advance(1min);
+    idem_test::TcpGate gate(shared_server().port());
+    auto options = bench.options(
+        shared_server().conninfo("port=" + std::to_string(gate.port())), 1);
+    options.lock_timeout = 100ms;
+    idem::PostgresStore store(options);
+    REQUIRE(idem::find_one(store, claims[0].key).record);  // the connection is there
+    Sql other(shared_server().conninfo());
+    other("BEGIN; SELECT count(*) FROM (SELECT FROM " + bench.table() + " FOR UPDATE) r");
+    for (const std::size_t count : {1U, 2U}) {
+        // That the row is locked is lost on the way; then it is said again.
+        gate.arm({.way = idem_test::Way::to_client, .act = idem_test::GateAct::close});
+        std::vector<idem::ClaimReply> claimed(count);
+        store.claim(std::span(claims).first(count), claimed);
+        CHECK(gate.fired() == 1);
+        for (const auto& reply : claimed) {
+            INFO(reply.trouble.message);
+            CHECK(reply.trouble.kind == Kind::unavailable);
+            CHECK(reply.trouble.may_have_applied);
+        }
+    }
 }
 
 TEST_CASE("PostgreSQL: two keys with one digest are schema trouble, never a replay",

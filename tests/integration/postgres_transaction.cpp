@@ -526,6 +526,33 @@ struct Expected {
     std::optional<std::string> wrong{};
 };
 
+/// Says that it has a value, and throws when it is asked for it.
+struct Hollow {
+    using value_type = int;
+    using error_type = Error;
+    [[nodiscard]] bool has_value() const { return true; }
+    [[nodiscard]] int value() && { throw std::runtime_error("hollow"); }
+    [[nodiscard]] Error error() const { return {}; }
+};
+
+TEST_CASE("transaction mode: what is thrown after the handler leaves no transaction open",
+          "[integration][postgres][transaction]") {
+    Place place;
+    const auto user = place.user();
+    const auto call = [&] {
+        (void)transact(user.get(), key, request, place.options(), [&](Transaction& t) {
+            (void)UserConnection::run(t.connection(), place.insert("x"));
+            return Hollow{};
+        });
+    };
+    CHECK_THROWS_AS(call(), std::runtime_error);
+    CHECK(PQtransactionStatus(user.get()) == PQTRANS_IDLE);
+    CHECK(place.count() == "0");
+    // Else the next call would take it for its caller's, and never commit.
+    CHECK(transact(user.get(), key, request, place.options(), place.maker("1")).executed());
+    CHECK(place.count() == "1");
+}
+
 TEST_CASE("transaction mode: results of any type, none, too large, or an error value",
           "[integration][postgres][transaction]") {
     Place place;

@@ -277,9 +277,11 @@ TEST_CASE("PostgreSQL trouble: a server without a place left, and then with one"
 TEST_CASE("PostgreSQL trouble: a primary that becomes read only in mid-work",
           "[integration][postgres]") {
     PostgresServer server;
-    PostgresStore store(options_of(at_port(server.port())));
+    const TcpGate gate(server.port());
+    PostgresStore store(options_of(at_port(gate.port())));
     store.create_schema();
     works(store, "before");
+    const int connected = gate.taken();
     Sql sql(server.conninfo("options='-c default_transaction_read_only=off'"));
     const auto set = [&](const std::string& value) {
         sql("ALTER SYSTEM SET default_transaction_read_only = " + value);
@@ -291,6 +293,7 @@ TEST_CASE("PostgreSQL trouble: a primary that becomes read only in mid-work",
     set("on");
     // Either the kept connection is refused, or a new one finds nothing to write to.
     for (int i = 0; i < 3; ++i) refused(store, Kind::unavailable, {"read-only"});
+    CHECK(gate.taken() > connected);  // another host may be the primary now
     set("off");
     works(store, "after");
 }

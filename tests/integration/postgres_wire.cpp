@@ -64,6 +64,7 @@ TEST_CASE("PostgreSQL: every SQLSTATE has one class, and says whether it may hav
         {"55P03", Cure::unavailable, false}, {"57P01", Cure::reconnect, true},
         {"57P02", Cure::reconnect, true},    {"57P03", Cure::unavailable, false},
         {"25006", Cure::reconnect, false},   {"08000", Cure::reconnect, true},
+        {"08P01", Cure::reconnect, true},
         {"08003", Cure::reconnect, true},    {"08006", Cure::reconnect, true},
         {"08001", Cure::unavailable, false}, {"53300", Cure::unavailable, false},
         {"53100", Cure::unavailable, false}, {"57014", Cure::unavailable, false},

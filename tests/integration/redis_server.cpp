@@ -116,6 +116,29 @@ TEST_CASE("Redis: a claim that too few replicas have is undone (R25)", "[integra
     CHECK(again.attempt == 1);
 }
 
+TEST_CASE("Redis: an answer that grants nothing needs no replica (R25)", "[integration][redis]") {
+    RedisServer server;
+    auto options = options_for(server.url(), "definite:");
+    idem::RedisStore alone(options);
+    options.replicas = 1;
+    options.replica_timeout = 50ms;
+    idem::RedisStore store(options);
+    for (const auto kind : {idem::FinishKind::fail, idem::FinishKind::quarantine}) {
+        const idem::Key key{"s", to_string(kind)};
+        const auto owner = random_owner();
+        const auto held = idem::claim_one(alone, claim_of(key, owner));
+        auto finish = complete_of(key, owner, held.fence, "");
+        finish.kind = kind;
+        finish.result_kind = idem::ResultKind::none;
+        REQUIRE_FALSE(idem::finish_one(alone, finish).lost);
+        const auto reply = claim(store, key);
+        CHECK_FALSE(reply.trouble);
+        CHECK(reply.kind == (kind == idem::FinishKind::fail ? ClaimKind::failed
+                                                            : ClaimKind::unknown));
+    }
+    CHECK(claim(store, {"s", "new"}).trouble.kind == Trouble::Kind::unavailable);
+}
+
 TEST_CASE("Redis: a server that is busy with a script is unavailable in time, and works again",
           "[integration][redis]") {
     RedisServer server({"--busy-reply-threshold", "20"});

@@ -205,6 +205,22 @@ TEST_CASE("Redis: a broken subscription is a notice to everybody, and is taken u
     CHECK(eventually([&] { return notices.load() > before; }));
 }
 
+TEST_CASE("Redis: who watches on a connection that another waits on in vain is told",
+          "[integration][redis]") {
+    std::atomic<bool> confirmed{false};
+    const idem_test::FakeRedis fake([&](const auto& words) -> std::optional<std::string> {
+        if (words[0] != "SUBSCRIBE" || confirmed.exchange(true)) return "";  // falls silent
+        return "*3\r\n" + idem_test::FakeRedis::bulk("subscribe") +
+               idem_test::FakeRedis::bulk(words[1]) + ":1\r\n";
+    });
+    idem::RedisStore store(quick(fake.url()));
+    std::atomic<int> notices{0};
+    const auto first = store.watch(view_of({"s", "first"}), [&] { ++notices; });
+    REQUIRE(first != nullptr);
+    CHECK(store.watch(view_of({"s", "second"}), [] {}) == nullptr);
+    CHECK(eventually([&] { return notices.load() > 0; }));
+}
+
 TEST_CASE("Redis: where no notices can come watch is null, in time", "[integration][redis]") {
     idem::RedisStore nobody(quick("redis://127.0.0.1:" + std::to_string(idem_test::free_port())));
     CHECK(nobody.watch(view_of({"s", "k"}), [] {}) == nullptr);

@@ -435,6 +435,45 @@ TEST_CASE("Redis: replicas are not asked on a connection that broke in the middl
     CHECK_FALSE(waited.load());
 }
 
+TEST_CASE("Redis: a claim in doubt that then finds the server full is in doubt (R107, R109)",
+          "[integration][redis]") {
+    std::atomic<int> asked{0};
+    const FakeRedis fake([&](const auto& words) -> std::optional<std::string> {
+        if (words[0] != "EVALSHA") return "";
+        if (asked.fetch_add(1) == 0) return std::nullopt;  // it is gone before it answers
+        return "-OOM command not allowed when used memory > 'maxmemory'.\r\n";
+    });
+    idem::RedisStore store(quick(fake.url()));
+    const auto reply =
+        idem::claim_one(store, idem_test::claim_of({"s", "k"}, idem_test::random_owner()));
+    CHECK(asked.load() == 2);
+    CHECK(reply.trouble.full);
+    CHECK(reply.trouble.may_have_applied);
+}
+
+TEST_CASE("Redis: what of a batch is left when the time is over is not sent",
+          "[integration][redis]") {
+    std::atomic<int> asked{0};
+    const FakeRedis silent([&](const auto& words) -> std::optional<std::string> {
+        if (words[0] == "EVALSHA") ++asked;
+        return "";
+    });
+    auto options = quick(silent.url());
+    options.command_timeout = options.time_allowed;  // the first write takes all of it
+    idem::RedisStore store(options);
+    std::vector<idem::Key> keys;
+    std::vector<idem::ClaimRequest> claims;
+    for (int i = 0; i < 1500; ++i) keys.push_back({"s", std::to_string(i)});
+    for (const auto& key : keys)
+        claims.push_back(idem_test::claim_of(key, idem_test::random_owner()));
+    std::vector<idem::ClaimReply> replies(claims.size());
+    store.claim(claims, replies);
+    CHECK(asked.load() <= 500);
+    CHECK(replies.front().trouble.may_have_applied);
+    CHECK(replies.back().trouble.kind == Trouble::Kind::unavailable);
+    CHECK_FALSE(replies.back().trouble.may_have_applied);
+}
+
 TEST_CASE("Redis: a reply that makes no sense is trouble, never an answer",
           "[integration][redis]") {
     for (const std::string reply :

@@ -73,6 +73,7 @@ private:
 struct Answer {
     Result result{};
     std::optional<Fault> fault{};
+    bool doubt = false;  ///< A try before the one that worked may have been applied too.
 };
 
 /// A statement under a name of its own, so that a connection can keep it prepared. The name is

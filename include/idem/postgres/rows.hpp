@@ -157,6 +157,11 @@ inline void read_name(RowReader& in, std::string& into, std::string& trouble) {
     return row;
 }
 
+/// Somebody's transaction holds the row; where a try before was in doubt, that may be this one.
+[[nodiscard]] inline Trouble locked_row(bool doubt) {
+    return Trouble::unavailable("an open transaction holds the row of this key", doubt);
+}
+
 /// What a function says was wrong with a row; nothing for 0 or NULL.
 [[nodiscard]] inline std::optional<Trouble> row_trouble(const Result& result, int row) {
     switch (static_cast<RowTrouble>(result.number<std::int16_t>(row, 0).value_or(0))) {
@@ -165,10 +170,14 @@ inline void read_name(RowReader& in, std::string& into, std::string& trouble) {
         case RowTrouble::collision:
             return Trouble::schema("another key has the same digest; neither can be trusted");
         case RowTrouble::garbage: return Trouble::schema("the row under this key is no record");
-        case RowTrouble::locked:
-            return Trouble::unavailable("an open transaction holds the row of this key", false);
+        case RowTrouble::locked: return locked_row(false);
     }
     return std::nullopt;
+}
+
+[[nodiscard]] inline bool is_locked(const Result& result, int row) {
+    const auto word = result.number<std::int16_t>(row, 0);
+    return word && static_cast<RowTrouble>(*word) == RowTrouble::locked;
 }
 
 [[nodiscard]] inline bool read_reply(const Result& result, int row, ClaimReply& reply) {

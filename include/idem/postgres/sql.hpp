@@ -52,7 +52,6 @@ struct Operation {
     const char* parts = "";   ///< What an UPDATE makes of the opaque parts.
     bool inserts = false;
     const char* reply = "";
-    const char* locked = "";  ///< The reply where somebody's open transaction holds the row.
     std::span<const Piece> pieces{};
     const char* at_once = "";     ///< Of a batch: the common case for all items in one statement.
     const char* done_reply = "";  ///< The reply of an item that `at_once` has done.
@@ -354,10 +353,10 @@ template <class Each>
         return "  q_" + std::string(field.name) + " := a_" + field.name + "[i];";
     });
     const bool at_once = form == Form::batch && *operation.at_once != '\0';
-    const std::string guarded = form == Form::batch
-                                    ? item
-                                    : "BEGIN" + item + "EXCEPTION WHEN lock_not_available THEN\n" +
-                                          operation.locked + "\nEND;\n";
+    const std::string guarded =
+        form == Form::batch
+            ? item
+            : "BEGIN" + item + "EXCEPTION WHEN lock_not_available THEN\no_trouble := 4;\nEND;\n";
     const std::string body = "\nDECLARE" + declare + (at_once ? detail::at_once_declare : "") +
                              "\nBEGIN\n" + "PERFORM set_config('lock_timeout', p_wait, true);\n" +
                              (at_once ? "v_now := {now};\n" + std::string(operation.at_once) : "") +

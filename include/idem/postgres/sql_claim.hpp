@@ -258,7 +258,6 @@ inline constexpr Piece claim_pieces[] = {{"{claim_orphan}", claim_orphan},
 
 }  // namespace detail
 
-/// What is locked is in progress: whoever holds the row has not ended yet.
 inline constexpr Operation claim_operation{
     .name = "claim",
     .in = detail::claim_in,
@@ -268,7 +267,6 @@ inline constexpr Operation claim_operation{
     .parts = detail::claim_parts,
     .inserts = true,
     .reply = detail::claim_reply,
-    .locked = "o_trouble := NULL; o_kind := 1; o_lease_left := 0;",
     .pieces = detail::claim_pieces,
     .at_once = detail::claim_at_once,
     .done_reply = detail::claim_done_reply};

@@ -8,8 +8,6 @@ namespace idem::inline v0_1::postgres {
 
 namespace detail {
 
-inline constexpr const char* locked_trouble = "o_trouble := 4;";
-
 /// To `released`, or for a token back to `issued` with its binding only: then v_rolled.
 inline constexpr const char* roll_back = R"sql(
         r.verify := false;
@@ -207,7 +205,6 @@ inline constexpr Operation finish_operation{.name = "finish",
                                             .parts = detail::finish_parts,
                                             .inserts = true,
                                             .reply = detail::finish_reply,
-                                            .locked = detail::locked_trouble,
                                             .pieces = detail::finish_pieces,
                                             .at_once = detail::finish_at_once,
                                             .done_reply = detail::finish_done_reply};
@@ -217,8 +214,7 @@ inline constexpr Operation renew_operation{.name = "renew",
                                            .out = detail::renew_out,
                                            .decide = detail::renew_decide,
                                            .parts = detail::renew_parts,
-                                           .reply = "",
-                                           .locked = detail::locked_trouble};
+                                           .reply = ""};
 
 }  // namespace idem::inline v0_1::postgres
 

@@ -160,8 +160,7 @@ inline constexpr Operation issue_operation{.name = "issue",
                                            .decide = detail::issue_decide,
                                            .parts = detail::no_parts,
                                            .inserts = true,
-                                           .reply = detail::done_reply,
-                                           .locked = detail::locked_trouble};
+                                           .reply = detail::done_reply};
 
 inline constexpr Operation resolve_operation{.name = "resolve",
                                              .in = detail::resolve_in,
@@ -170,7 +169,6 @@ inline constexpr Operation resolve_operation{.name = "resolve",
                                              .decide = detail::resolve_decide,
                                              .parts = detail::resolve_parts,
                                              .reply = detail::done_reply,
-                                             .locked = detail::locked_trouble,
                                              .pieces = detail::roll_back_pieces};
 
 inline constexpr Operation reap_operation{.name = "reap",
@@ -180,7 +178,6 @@ inline constexpr Operation reap_operation{.name = "reap",
                                           .decide = detail::reap_decide,
                                           .parts = detail::reap_parts,
                                           .reply = detail::done_reply,
-                                          .locked = detail::locked_trouble,
                                           .pieces = detail::roll_back_pieces};
 
 inline constexpr Operation forget_operation{.name = "forget",
@@ -189,8 +186,7 @@ inline constexpr Operation forget_operation{.name = "forget",
                                             .declare = detail::forget_declare,
                                             .decide = detail::forget_decide,
                                             .parts = detail::no_parts,
-                                            .reply = detail::done_reply,
-                                            .locked = detail::locked_trouble};
+                                            .reply = detail::done_reply};
 
 inline constexpr const Operation* operations[] = {
     &claim_operation,   &finish_operation, &renew_operation, &issue_operation,

@@ -74,6 +74,7 @@ public:
             if (tries > 0) idem::detail::pause_after(tries, deadline);
             answer =
                 once(statement, params, deadline, each_try.value_or(options_.statement_timeout));
+            answer.doubt = doubt;
             if (!answer.fault) return answer;
             Fault& fault = *answer.fault;
             learn(fault);

@@ -2,6 +2,7 @@
 #define IDEM_POSTGRES_STORE_HPP
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -149,15 +150,15 @@ private:
               LocalInstant deadline) {
         auto form = items.arrays ? postgres::Form::batch : postgres::Form::one;
         auto answer = ask(operation, form, repeatable, items, deadline);
-        // In doubt a try before this one may hold the row: then nobody else is at it.
-        if (answer.fault && answer.fault->is(postgres::code::lock_timeout) &&
-            !answer.fault->may_have_applied) {
-            if (!items.arrays) return locked(replies[items.which[0]]);
+        const bool waited = answer.fault && answer.fault->is(postgres::code::lock_timeout);
+        if (waited && !items.arrays)
+            return locked(replies[items.which[0]], answer.fault->may_have_applied);
+        if (waited && !answer.fault->may_have_applied)
             answer = ask(operation, postgres::Form::patient, repeatable, items, deadline);
-        }
         if (!answer.fault && answer.result.rows() != static_cast<int>(items.which.size()))
             answer.fault = Fault::of(postgres::code::nonsense, "a reply of another length");
-        if (answer.fault && items.arrays && blames_an_item(*answer.fault)) {
+        if (answer.fault && items.arrays && !answer.fault->may_have_applied &&
+            blames_an_item(*answer.fault)) {
             for (std::size_t i = 0; i < items.which.size(); ++i)
                 some<Request>(operation, repeatable,
                               {items.requests, items.digests, items.which.subspan(i, 1), false},
@@ -169,6 +170,8 @@ private:
             const int row = static_cast<int>(i);
             if (answer.fault) {
                 reply.trouble = postgres::trouble_of(*answer.fault);
+            } else if (postgres::is_locked(answer.result, row)) {
+                locked(reply, answer.doubt);
             } else if (auto trouble = postgres::row_trouble(answer.result, row)) {
                 reply.trouble = *std::move(trouble);
             } else if (!postgres::read_reply(answer.result, row, reply)) {
@@ -194,10 +197,16 @@ private:
         return state_->ask(state_->call(operation, form), params, repeatable, deadline);
     }
 
-    static void locked(ClaimReply& reply) { reply.kind = ClaimKind::in_progress; }
-    static void locked(auto& reply) {
-        reply.trouble =
-            Trouble::unavailable("an open transaction holds the row of this key", false);
+    /// Whoever holds the row of a claim is at it, unless a try of this very claim may be.
+    template <class Reply>
+    static void locked(Reply& reply, bool doubt) {
+        if constexpr (std::same_as<Reply, ClaimReply>) {
+            if (!doubt) {
+                reply.kind = ClaimKind::in_progress;
+                return;
+            }
+        }
+        reply.trouble = postgres::locked_row(doubt);
     }
 
     /// One item's bytes, or one damaged row, may have done it: the others must not suffer.

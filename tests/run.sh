@@ -60,7 +60,7 @@ install_missing_packages() {
 configure() {
     local variant=$1 flags='-O1 -g1' compiler=g++ sanitize=''
     case $variant in
-        plain) flags='-O2 -g1' ;;
+        plain) ;;
         clang) compiler=clang++ ;;
         asan) sanitize=address,undefined ;;
         tsan) sanitize=thread ;;

@@ -308,8 +308,10 @@ inline void leave_stub(HolderAnswer& answer, const RecordHeader* found,
     answer.record = *found;
     answer.exists = true;
     if (found->state == State::forgotten) return answer.lose(LostReason::forgotten);
-    // A claim whose answer was lost is released without its fence: the owner alone names it.
-    const bool any_fence = request.fence == 0 && request.kind == FinishKind::release;
+    // A claim whose answer was lost is released without its fence: the owner alone names it. So it
+    // does where such a release found nothing, and left its own fence.
+    const bool stub = found->state == State::released && found->attempt == 0;
+    const bool any_fence = request.kind == FinishKind::release && (request.fence == 0 || stub);
     const bool own = found->owner == request.owner && (any_fence || found->fence == request.fence);
     const bool held = found->state == State::unknown;
     const bool truth = request.kind == FinishKind::complete || request.kind == FinishKind::fail;

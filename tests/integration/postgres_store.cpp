@@ -299,10 +299,14 @@ TEST_CASE("PostgreSQL: a claim in doubt that then meets a lock is in doubt, not 
         shared_server().conninfo("port=" + std::to_string(gate.port())), 1);
     options.lock_timeout = 100ms;
     idem::PostgresStore store(options);
-    REQUIRE(idem::find_one(store, claims[0].key).record);  // the connection is there
     Sql other(shared_server().conninfo());
     other("BEGIN; SELECT count(*) FROM (SELECT FROM " + bench.table() + " FOR UPDATE) r");
     for (const std::size_t count : {1U, 2U}) {
+        const std::vector<idem::Key> fresh = {{"s", "1 of " + std::to_string(count)},
+                                              {"s", "2 of " + std::to_string(count)}};
+        const std::vector warm = {claim_of(fresh[0], 1), claim_of(fresh[1], 1)};
+        std::vector<idem::ClaimReply> warmed(count);
+        store.claim(std::span(warm).first(count), warmed);  // connects, and prepares
         // That the row is locked is lost on the way; then it is said again.
         gate.arm({.way = idem_test::Way::to_client, .act = idem_test::GateAct::close});
         std::vector<idem::ClaimReply> claimed(count);

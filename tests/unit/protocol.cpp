@@ -130,6 +130,20 @@ TEST_CASE("claim: redeem only never acquires what was not issued", "[protocol]")
     CHECK(protocol::claim(&stub, request, t0 + 2s).kind == ClaimKind::absent);
 }
 
+TEST_CASE("finish: a release that finds nothing answers the same when it is repeated",
+          "[protocol]") {
+    for (const Fence fence : {Fence{0}, Fence{77}}) {
+        const auto release = finish_by(1, fence, FinishKind::release);
+        const auto first = protocol::finish(nullptr, release, t0);
+        CHECK_FALSE(first.lost);
+        const auto again = protocol::finish(&first.record, release, t0 + 2s);
+        CHECK_FALSE(again.lost);
+        CHECK_FALSE(again.change.write);
+        const auto other = finish_by(2, fence, FinishKind::release);
+        CHECK(protocol::finish(&first.record, other, t0 + 2s).lost);
+    }
+}
+
 TEST_CASE("claim: a delayed copy of a claim that has ended is stale", "[protocol]") {
     for (const auto kind : all_finishes) {
         const auto record = settled(kind);

@@ -71,7 +71,8 @@ inline constexpr const char* finish_decide = R"sql(
     o_lost := false;
     o_reason := 0;
     v_own := v_stands AND r.owner = q_owner
-      AND (r.fence = q_fence OR (q_fence = 0 AND q_kind = 2));
+      AND (r.fence = q_fence
+        OR (q_kind = 2 AND (q_fence = 0 OR (r.state = 3 AND r.attempt = 0))));
     IF NOT v_stands AND q_kind <> 2 THEN
       o_lost := true;
       o_reason := 4;  -- gone

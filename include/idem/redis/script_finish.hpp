@@ -21,7 +21,8 @@ if not stands then
   return 3
 end
 if state == 7 then return 3 * 8 + 7 end
-local own = owner == nowner and (fence == nfence or (nfence == 0 and kind == 2))
+local own = owner == nowner and (fence == nfence
+  or (kind == 2 and (nfence == 0 or (state == 3 and attempt == 0))))
 if not own or not (state == 2 or (state == 6 and kind <= 1)) then
   local says = own and ((state == 4 and (kind == 0 or kind == 3))
     or (state == 5 and (kind == 1 or kind == 2))

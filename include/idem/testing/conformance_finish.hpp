@@ -211,6 +211,12 @@ void release_of_nothing(B& b) {
     b.advance(B::long_lease - std::chrono::seconds{1} - b.slack());
     expect_equal(b.claim(b.key("long"), 1).kind, ClaimKind::stale,
                  "a claim delayed by a long lease");
+    release.key = b.view(b.key("known"));
+    release.fence = 77;  // of a record that has gone since
+    for (const char* what : {"the release of a record that is gone", "the same once more"}) {
+        reply = b.send(release);
+        expect(!reply.lost && reply.state == State::released, what);
+    }
 }
 
 template <class B>

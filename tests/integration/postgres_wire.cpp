@@ -169,6 +169,27 @@ TEST_CASE("PostgreSQL: a connection that timed out is closed, and its answer is 
     CHECK_FALSE(connection.usable());
 }
 
+TEST_CASE("PostgreSQL: what has given its rows and then fails at its commit has failed (R118)",
+          "[integration][postgres]") {
+    const idem_test::PostgresBench bench(shared_server().conninfo(), shared_server().conninfo());
+    Sql sql(shared_server().conninfo());
+    const std::string table = bench.schema() + ".deferred";
+    sql("CREATE TABLE " + table + " (id int PRIMARY KEY, other int REFERENCES " + table +
+        " DEFERRABLE INITIALLY DEFERRED)");
+    const idem::postgres::Statement insert{
+        "insert", "INSERT INTO " + table + " VALUES (1, 2) RETURNING id"};
+    auto& connection = sql.connection();
+    for (const bool between : {false, true}) {
+        const auto answer =
+            between ? connection.run_read_committed(insert, {}, false, idem_test::in_seconds(20))
+                    : connection.run(insert, {}, false, idem_test::in_seconds(20));
+        REQUIRE(answer.fault);
+        CHECK(answer.fault->is("23503"));
+        CHECK(connection.usable());
+    }
+    CHECK(sql("SELECT count(*) FROM " + table) == "0");
+}
+
 TEST_CASE("PostgreSQL: a connection cut by the server is replaced, unnoticed where it was idle",
           "[integration][postgres]") {
     idem_test::PostgresBench bench(shared_server().conninfo(),

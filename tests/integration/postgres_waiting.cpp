@@ -60,7 +60,7 @@ TEST_CASE("PostgreSQL: whatever settles a key that somebody waits for tells so, 
     auto mine = other_process(bench);
     const idem::Key key{"s", "k"};
     std::atomic<int> told{0};
-    const auto settle = [&](char owner, auto&& by) {
+    const auto settle = [&](std::uint64_t owner, auto&& by) {
         const auto claim = claim_of(key, owner);
         const auto fence = idem::claim_one(bench.store(), claim).fence;
         REQUIRE(fence > 0);

@@ -393,7 +393,8 @@ TEST_CASE("Redis: a server that is no master any more is asked for on a new conn
     auto options = quick(demoted.url());
     options.time_allowed = 20s;
     idem::RedisStore store(options);
-    const auto request = idem_test::release_of({"s", "k"}, idem_test::random_owner(), 1);
+    const idem::Key key{"s", "k"};
+    const auto request = idem_test::release_of(key, idem_test::random_owner(), 1);
     CHECK(idem::finish_one(store, request).trouble.kind == Trouble::Kind::unavailable);
     CHECK(demoted.accepted() > 2);  // each try had its own
 }
@@ -403,7 +404,8 @@ TEST_CASE("Redis: a reply too many is not kept for the next request", "[integrat
         return words[0] == "INFO" ? "" : ":3\r\n:4\r\n";
     });
     idem::RedisStore store(quick(talkative.url()));
-    const auto request = idem_test::release_of({"s", "k"}, idem_test::random_owner(), 1);
+    const idem::Key key{"s", "k"};
+    const auto request = idem_test::release_of(key, idem_test::random_owner(), 1);
     for (int i = 1; i <= 3; ++i) {
         CHECK(idem::finish_one(store, request).state == idem::State::released);
         CHECK(talkative.accepted() == i);

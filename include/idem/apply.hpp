@@ -99,6 +99,8 @@ void fill_reply(ClaimReply& reply, const ClaimAnswer& answer, const Bytes& paylo
         case ClaimKind::completed:
             reply.fence = record.fence;
             reply.owner = record.owner;
+            reply.fingerprint = record.fingerprint;
+            reply.token = record.token;
             reply.retention_left = answer.retention_left;
             reply.result_kind = record.result;
             reply.codec = record.codec;

@@ -54,6 +54,8 @@
 // #include <idem/layered/nesting.hpp>
 // #include <idem/layered/combiner.hpp>
 #include <idem/layered/combining.hpp>
+#include <idem/layered/front.hpp>
+#include <idem/layered/tiered.hpp>
 // use
 #include <idem/guard_state.hpp>
 #include <idem/late_finish.hpp>
@@ -73,6 +75,7 @@
 // testing: for users who test a store or a clock of their own; not part of the umbrella
 // #include <idem/testing/manual_clock.hpp>
 // #include <idem/testing/model_store.hpp>
+// #include <idem/testing/memory_front.hpp>
 // #include <idem/testing/faulty_store.hpp>
 // #include <idem/testing/conformance_base.hpp>
 // #include <idem/testing/conformance_claim.hpp>

@@ -69,8 +69,11 @@ struct ClaimReply {
     std::uint32_t attempt = 0;
     std::uint32_t crashes = 0;
     Fence fence = 0;
-    Owner owner{};              ///< Of `completed`: the last one, whose own claim would be `stale`.
-    Duration retention_left{};  ///< Of `completed`: how long the result is still kept.
+    // Of `completed`, for whoever keeps a copy of it:
+    Owner owner{};              ///< The last one, whose own claim would be `stale`.
+    Fingerprint fingerprint{};  ///< As it is on record.
+    bool token = false;         ///< It may be redeemed.
+    Duration retention_left{};  ///< How long the result is still kept.
     Duration lease_left{};
     Instant created{};
     Instant started{};

@@ -27,6 +27,7 @@
 #include <idem/redis/listing.hpp>
 #include <idem/redis/state.hpp>
 #include <idem/redis/store.hpp>
+#include <idem/redis/front.hpp>
 #include <idem/redis/open.hpp>
 // clang-format on
 

@@ -74,8 +74,8 @@ public:
         }
         std::memcpy(into.bytes.data(), field->data(), field->size());
     }
-    void fingerprint(Fingerprint& into) noexcept {
-        const auto print = Fingerprint::from_stored(next(false).value_or(""));
+    void fingerprint(Fingerprint& into, bool optional = false) noexcept {
+        const auto print = Fingerprint::from_stored(next(optional).value_or(""));
         if (!print) bad_ = true;
         if (print) into = *print;
     }
@@ -191,6 +191,8 @@ inline void read_name(RowReader& in, std::string& into, std::string& trouble) {
     in.flag(reply.takeover, true);
     in.number<Fence, std::int64_t>(reply.fence, true);
     in.owner(reply.owner, true);
+    in.fingerprint(reply.fingerprint, true);
+    in.flag(reply.token, true);
     in.time(reply.retention_left, true);
     in.bytes(reply.checkpoint, true);
     in.bytes(reply.resource, true);

@@ -25,6 +25,8 @@ inline constexpr Field claim_out[] = {{"kind", Type::int2},
                                       {"takeover", Type::boolean},
                                       {"fence", Type::int8},
                                       {"owner", Type::uuid},
+                                      {"recorded_fingerprint", Type::bytea},
+                                      {"token", Type::boolean},
                                       {"retention_left", Type::int8},
                                       {"checkpoint", Type::bytea},
                                       {"resource", Type::bytea},
@@ -211,6 +213,8 @@ inline constexpr const char* claim_reply = R"sql(
     ELSIF o_kind = 3 THEN
       o_fence := r.fence;
       o_owner := r.owner;
+      o_recorded_fingerprint := r.fingerprint;
+      o_token := r.token;
       o_retention_left := r.retention_end - v_now;
       o_result_kind := r.result_kind;
       o_codec_tag := r.codec_tag;

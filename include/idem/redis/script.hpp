@@ -49,6 +49,8 @@ public:
     [[nodiscard]] const Script& operator[](Operation operation) const noexcept {
         return scripts_[static_cast<std::size_t>(operation)];
     }
+    /// Goes before a script that needs the time, as `now`.
+    [[nodiscard]] const std::string& clock() const noexcept { return clock_; }
     /// Answers the server's clock, in microseconds.
     [[nodiscard]] std::string clock_text() const {
         return clock_ + "return string.format('%.0f', now)\n";

@@ -104,6 +104,8 @@ public:
         }
     }
 
+    [[nodiscard]] const Scripts& scripts() const noexcept { return plain_; }
+
     /// Adds the command that answers the server's clock to a request.
     void add_clock(Request& request) const {
         if (options_.clock_lua.empty()) {

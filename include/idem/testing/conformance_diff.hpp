@@ -66,6 +66,8 @@ inline void compare(Diff& d, const ClaimReply& m, const ClaimReply& s) {
     d.field("crashes", m.crashes, s.crashes);
     d.fence("fence", m.fence, s.fence);
     d.field("owner", m.owner, s.owner);
+    d.field("fingerprint", m.fingerprint, s.fingerprint);
+    d.field("token", m.token, s.token);
     d.time("retention_left", m.retention_left, s.retention_left);
     d.time("lease_left", m.lease_left, s.lease_left);
     d.time("created", m.created, s.created);

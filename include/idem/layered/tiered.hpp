@@ -1,0 +1,333 @@
+#ifndef IDEM_LAYERED_TIERED_HPP
+#define IDEM_LAYERED_TIERED_HPP
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <idem/detail/look.hpp>
+#include <idem/layered/front.hpp>
+#include <idem/layered/nesting.hpp>
+#include <idem/options.hpp>
+#include <idem/record_codec.hpp>
+#include <idem/store.hpp>
+
+namespace idem::inline v0_1 {
+
+struct TieredOptions {
+    /// The front answers for a finished result no longer than this after the back has said it: so
+    /// old an answer can be after a forget that the front was not told of.
+    Duration front_ttl = std::chrono::minutes{5};
+
+    /// Larger results stay in the back alone.
+    std::size_t front_bytes_max = std::size_t{64} << 10U;
+
+    /// How long a front that failed is left alone: at first, and in the end.
+    Duration pause_min = std::chrono::milliseconds{500};
+    Duration pause_max = std::chrono::seconds{30};
+
+    /// Told when the front is left alone, and why, and when it answers again. Called in the thread
+    /// of the request that found it out; what it throws is swallowed.
+    std::function<void(std::string_view)> notice{};
+};
+
+/// What a `TieredStore` has done so far.
+struct TieredUsage {
+    std::uint64_t front_answers = 0;   ///< Claims that the front has answered.
+    std::uint64_t back_answers = 0;    ///< Claims that went to the back.
+    std::uint64_t front_failures = 0;  ///< Calls of the front that came to nothing.
+    bool front_paused = false;         ///< It is left alone now: the back carries on by itself.
+};
+
+/// Two layers: a fast front that answers repeats of finished work, and a back that alone decides.
+/// The front may forget, never invent: it holds copies of what the back has said, each for a
+/// bounded time, and acquires nothing. Wiped, evicting, down or set back to old data, it costs
+/// speed and no second run. It is filled by the first repeat, so that a first call pays for one
+/// look at it. A handle; any thread may call any member at any time. What survives a crash is what
+/// the back keeps.
+template <class Front, class Back>
+class TieredStore {
+public:
+    static_assert(front<Front>, "TieredStore<Front, Back>: Front is no idem::front");
+    static_assert(store<Back>, "TieredStore<Front, Back>: Back is no idem::store");
+    static_assert(!detail::is_layer<Back, CachedStore>,
+                  "CachedStore goes over TieredStore: the back must be the truth");
+    static_assert(!detail::is_tiered<Back>, "TieredStore over TieredStore: one front is enough");
+
+    /// @throws UsageError for durations that cannot be right.
+    TieredStore(Front front, Back back, TieredOptions options = {})
+        : front_(std::move(front)),
+          back_(std::move(back)),
+          state_(std::make_shared<Shared>(checked(std::move(options)))) {}
+
+    void claim(std::span<const ClaimRequest> requests, std::span<ClaimReply> replies);
+
+    void finish(std::span<const FinishRequest> requests, std::span<FinishReply> replies) {
+        back_.finish(requests, replies);
+    }
+    void renew(std::span<const RenewRequest> requests, std::span<RenewReply> replies) {
+        back_.renew(requests, replies);
+    }
+    void issue(std::span<const IssueRequest> requests, std::span<IssueReply> replies) {
+        back_.issue(requests, replies);
+    }
+    void resolve(std::span<const ResolveRequest> requests, std::span<ResolveReply> replies) {
+        back_.resolve(requests, replies);
+    }
+    void reap(std::span<const ReapRequest> requests, std::span<ReapReply> replies) {
+        back_.reap(requests, replies);
+    }
+    void find(std::span<const KeyView> keys, std::span<FindReply> replies) {
+        back_.find(keys, replies);
+    }
+    /// First the back, then the front. Where the front cannot be told it may go on answering for
+    /// `front_ttl`: that is trouble, with `existed` as the back has said; the same again is safe.
+    void forget(std::span<const ForgetRequest> requests, std::span<ForgetReply> replies);
+    [[nodiscard]] ListPage list(const ListQuery& query) { return back_.list(query); }
+    [[nodiscard]] PurgeReply purge(std::size_t limit) { return back_.purge(limit); }
+
+    [[nodiscard]] Duration time_allowed() const {
+        return time_allowed_by(back_) + 2 * front_.time_allowed();
+    }
+    [[nodiscard]] std::shared_ptr<void> watch(const KeyView& key, std::function<void()> notice) {
+        return watch_with(back_, key, std::move(notice));
+    }
+
+    [[nodiscard]] TieredUsage usage() const noexcept {
+        return {state_->front_answers.load(), state_->back_answers.load(),
+                state_->front_failures.load(), state_->failures.load() > 0};
+    }
+
+private:
+    struct Shared {
+        explicit Shared(TieredOptions o) : options(std::move(o)) {}
+
+        TieredOptions options;
+        std::atomic<std::uint64_t> front_answers{0};
+        std::atomic<std::uint64_t> back_answers{0};
+        std::atomic<std::uint64_t> front_failures{0};
+        std::atomic<int> failures{0};  ///< In a row.
+        std::atomic<std::int64_t> paused_until{0};
+    };
+    /// A claim's way through the front.
+    struct Asked {
+        bool seen = false;  ///< The front looked: what it will be told can be dated.
+        Instant looked{};   ///< By its clock.
+    };
+
+    [[nodiscard]] static TieredOptions checked(TieredOptions options) {
+        detail::check_duration(options.front_ttl, "TieredOptions::front_ttl");
+        detail::check_duration(options.pause_min, "TieredOptions::pause_min");
+        detail::check_duration(options.pause_max, "TieredOptions::pause_max");
+        return options;
+    }
+    [[nodiscard]] static std::int64_t local_now() noexcept {
+        return LocalClock::now().time_since_epoch().count();
+    }
+
+    /// False while the front is left alone. Of many that come at the end of its pause one tries.
+    [[nodiscard]] bool front_is_on() noexcept {
+        auto until = state_->paused_until.load();
+        if (until == 0) return true;
+        const std::int64_t now = local_now();
+        if (now < until) return false;
+        return state_->paused_until.compare_exchange_strong(
+            until, now + std::chrono::nanoseconds(2 * front_.time_allowed()).count() + 1);
+    }
+    void tell(const std::string& what) noexcept {
+        if (!state_->options.notice) return;
+        try {
+            state_->options.notice(what);
+        } catch (...) {  // seeing must not change what happens
+        }
+    }
+    void front_failed(const Trouble& trouble) {
+        ++state_->front_failures;
+        const int before = state_->failures.fetch_add(1);
+        const auto pause = std::min<Duration>(state_->options.pause_max,
+                                              state_->options.pause_min * (1 << std::min(before, 16)));
+        state_->paused_until.store(local_now() + std::chrono::nanoseconds(pause).count());
+        if (before == 0) tell("the front is left alone: " + trouble.message);
+    }
+    void front_answered() {
+        if (state_->failures.load() == 0) return;
+        state_->paused_until.store(0);
+        if (state_->failures.exchange(0) > 0) tell("the front answers again");
+    }
+
+    /// Asks the front; what it cannot answer stays in `left`.
+    void ask_front(std::span<const ClaimRequest> requests, std::span<ClaimReply> replies,
+                   std::vector<std::size_t>& left, std::vector<Asked>& asked);
+    [[nodiscard]] static bool answer(const FrontGot& got, const ClaimRequest& request,
+                                     ClaimReply& reply);
+    void ask_back(std::span<const ClaimRequest> requests, std::span<ClaimReply> replies,
+                  std::span<const std::size_t> which);
+    /// Puts copies of what the back has just said into the front.
+    void fill_front(std::span<const ClaimRequest> requests, std::span<const ClaimReply> replies,
+                    std::span<const std::size_t> which, std::span<const Asked> asked);
+    [[nodiscard]] static std::string copy_of(const ClaimReply& reply, Instant looked);
+
+    Front front_;
+    Back back_;
+    std::shared_ptr<Shared> state_;
+};
+
+template <class Front, class Back>
+void TieredStore<Front, Back>::claim(std::span<const ClaimRequest> requests,
+                                     std::span<ClaimReply> replies) {
+    std::vector<std::size_t> left;
+    std::vector<Asked> asked(requests.size());
+    if (front_is_on()) {
+        ask_front(requests, replies, left, asked);
+    } else {
+        for (std::size_t i = 0; i < requests.size(); ++i) left.push_back(i);
+    }
+    state_->front_answers.fetch_add(requests.size() - left.size(), std::memory_order_relaxed);
+    if (left.empty()) return;
+    state_->back_answers.fetch_add(left.size(), std::memory_order_relaxed);
+    ask_back(requests, replies, left);
+    fill_front(requests, replies, left, asked);
+}
+
+template <class Front, class Back>
+void TieredStore<Front, Back>::ask_front(std::span<const ClaimRequest> requests,
+                                         std::span<ClaimReply> replies,
+                                         std::vector<std::size_t>& left,
+                                         std::vector<Asked>& asked) {
+    std::vector<KeyView> keys;
+    std::vector<std::size_t> which;
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+        if (!requests[i].key.valid()) {
+            left.push_back(i);
+            continue;
+        }
+        keys.push_back(requests[i].key);
+        which.push_back(i);
+    }
+    std::vector<FrontGot> got(keys.size());
+    if (!keys.empty()) front_.get(keys, got);
+    const Trouble* trouble = nullptr;
+    for (std::size_t k = 0; k < which.size(); ++k) {
+        const std::size_t i = which[k];
+        asked[i] = {!got[k].trouble, got[k].now};
+        if (got[k].trouble) trouble = &got[k].trouble;
+        if (!got[k].bytes || !answer(got[k], requests[i], replies[i])) left.push_back(i);
+    }
+    std::sort(left.begin(), left.end());
+    if (trouble != nullptr) {
+        front_failed(*trouble);
+    } else if (!keys.empty()) {
+        front_answered();
+    }
+}
+
+/// Of a finished record all that time could change is its end, and that is on the front's clock.
+template <class Front, class Back>
+bool TieredStore<Front, Back>::answer(const FrontGot& got, const ClaimRequest& request,
+                                      ClaimReply& reply) {
+    const auto record = decode_record(*got.bytes);
+    if (!record || record.header.state != State::succeeded) return false;
+    return detail::answer_by_look(&record.header, record.payload, got.now, request, reply);
+}
+
+template <class Front, class Back>
+void TieredStore<Front, Back>::ask_back(std::span<const ClaimRequest> requests,
+                                        std::span<ClaimReply> replies,
+                                        std::span<const std::size_t> which) {
+    if (which.size() == requests.size()) return back_.claim(requests, replies);
+    std::vector<ClaimRequest> some;
+    for (const auto i : which) some.push_back(requests[i]);
+    std::vector<ClaimReply> answers(some.size());
+    back_.claim(some, answers);
+    for (std::size_t k = 0; k < which.size(); ++k) replies[which[k]] = std::move(answers[k]);
+}
+
+template <class Front, class Back>
+std::string TieredStore<Front, Back>::copy_of(const ClaimReply& reply, Instant looked) {
+    RecordHeader header;
+    header.state = State::succeeded;
+    header.token = reply.token;
+    header.result = reply.result_kind;
+    header.codec = reply.codec;
+    header.attempt = reply.attempt;
+    header.crashes = reply.crashes;
+    header.fence = reply.fence;
+    header.owner = reply.owner;
+    header.fingerprint = reply.fingerprint;
+    header.created = reply.created;
+    header.started = reply.started;
+    header.completed = reply.completed;
+    header.retention_end = looked + reply.retention_left;  // by the front's clock, and no later
+    Payload payload;
+    payload.result = reply.result;
+    payload.resource = reply.resource;
+    return encode_record(header, payload);
+}
+
+template <class Front, class Back>
+void TieredStore<Front, Back>::fill_front(std::span<const ClaimRequest> requests,
+                                          std::span<const ClaimReply> replies,
+                                          std::span<const std::size_t> which,
+                                          std::span<const Asked> asked) {
+    std::vector<std::string> copies;
+    std::vector<std::size_t> filled;
+    for (const auto i : which) {
+        const ClaimReply& reply = replies[i];
+        if (reply.trouble || reply.kind != ClaimKind::completed || !asked[i].seen ||
+            reply.result.size() > state_->options.front_bytes_max)
+            continue;
+        copies.push_back(copy_of(reply, asked[i].looked));
+        filled.push_back(i);
+    }
+    if (filled.empty()) return;
+    std::vector<FrontPut> puts;
+    for (std::size_t k = 0; k < filled.size(); ++k) {
+        const ClaimReply& reply = replies[filled[k]];
+        // The front looked before the back said this. What is late beyond its end is dead, however
+        // long it was on its way: so it cannot outlive a tombstone that lasts as long.
+        const Duration lasts = std::min(reply.retention_left, state_->options.front_ttl);
+        puts.push_back({requests[filled[k]].key, reply.fence, asked[filled[k]].looked + lasts,
+                        copies[k]});
+    }
+    std::vector<Trouble> troubles(puts.size());
+    front_.put(puts, troubles);
+    for (const Trouble& trouble : troubles)
+        if (trouble) return front_failed(trouble);
+}
+
+template <class Front, class Back>
+void TieredStore<Front, Back>::forget(std::span<const ForgetRequest> requests,
+                                      std::span<ForgetReply> replies) {
+    back_.forget(requests, replies);
+    std::vector<FrontBury> buries;
+    std::vector<std::size_t> which;
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+        if (replies[i].trouble) continue;
+        buries.push_back({requests[i].key, replies[i].fence, state_->options.front_ttl});
+        which.push_back(i);
+    }
+    if (buries.empty()) return;
+    std::vector<Trouble> troubles(buries.size());
+    front_.bury(buries, troubles);
+    for (std::size_t k = 0; k < which.size(); ++k) {
+        if (!troubles[k]) continue;
+        front_failed(troubles[k]);
+        replies[which[k]].trouble = Trouble::unavailable(
+            "forgotten, but the front could not be told and may answer for a while: " +
+                troubles[k].message,
+            true);
+    }
+}
+
+}  // namespace idem::inline v0_1
+
+#endif

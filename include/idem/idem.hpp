@@ -48,6 +48,8 @@
 #include <idem/memory/shard.hpp>
 #include <idem/memory/state.hpp>
 #include <idem/memory/store.hpp>
+// stores over stores
+#include <idem/layered/encrypted.hpp>
 // use
 #include <idem/guard_state.hpp>
 #include <idem/late_finish.hpp>

@@ -1,0 +1,20 @@
+// A store over a store keeps every promise of the one beneath.
+
+#include <random>
+
+#include "support/catch.hpp"
+#include "support/held_to_promises.hpp"
+#include "support/layered_world.hpp"
+
+namespace {
+
+using idem_test::EncryptedWorld;
+using idem_test::MemoryWorld;
+
+TEST_CASE("conformance: the encrypted in-memory store keeps every promise", "[conformance]") {
+    for (const std::uint64_t seed : {std::uint64_t{1}, std::uint64_t{std::random_device{}()}})
+        idem_test::held_to_promises("encrypted memory",
+                                    [] { return EncryptedWorld<MemoryWorld>(); }, {.seed = seed});
+}
+
+}  // namespace

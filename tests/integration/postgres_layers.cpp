@@ -1,0 +1,28 @@
+// Stores over a real PostgreSQL keep every promise of it.
+
+#include <random>
+
+#include "support/catch.hpp"
+#include "support/held_to_promises.hpp"
+#include "support/layered_world.hpp"
+#include "support/postgres_world.hpp"
+
+namespace {
+
+using idem_test::EncryptedWorld;
+using idem_test::PostgresBench;
+using idem_test::PostgresWorld;
+
+template <class World>
+void ask(const std::string& what, std::uint64_t seed) {
+    const std::string conninfo = idem_test::shared_server().conninfo();
+    PostgresBench bench(conninfo, conninfo);
+    idem_test::held_to_promises(what, [&] { return World(bench); },
+                                {.seed = seed, .histories = 60, .shrinks = 200});
+}
+
+TEST_CASE("conformance: an encrypted PostgreSQL keeps every promise", "[integration][postgres]") {
+    ask<EncryptedWorld<PostgresWorld>>("encrypted PostgreSQL", std::random_device{}());
+}
+
+}  // namespace

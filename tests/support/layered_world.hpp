@@ -1,0 +1,56 @@
+#ifndef IDEM_TESTS_SUPPORT_LAYERED_WORLD_HPP
+#define IDEM_TESTS_SUPPORT_LAYERED_WORLD_HPP
+
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include <idem/layered/encrypted.hpp>
+#include <idem/memory/store.hpp>
+#include <idem/testing/manual_clock.hpp>
+
+namespace idem_test {
+
+/// The embedded store on a clock that is moved by hand, as the conformance kit wants it.
+class MemoryWorld {
+public:
+    explicit MemoryWorld(idem::MemoryOptions options = {})
+        : store_((options.clock = clock_, std::move(options))) {}
+
+    [[nodiscard]] idem::MemoryStore& store() { return store_; }
+    void advance(idem::Duration by) { clock_.advance(by); }
+    [[nodiscard]] idem::Instant now() const { return clock_.now(); }
+
+private:
+    idem::testing::ManualClock clock_{};
+    idem::MemoryStore store_;
+};
+
+template <class World>
+using StoreOf = std::remove_cvref_t<decltype(std::declval<World&>().store())>;
+
+[[nodiscard]] inline idem::EncryptionKeys encryption_keys() {
+    return {7, {{7, "0123456789abcdef0123456789ABCDEF"}}};
+}
+
+/// A world whose store is encrypted; all else is as in the world beneath.
+template <class World>
+class EncryptedWorld : public World {
+public:
+    template <class... Args>
+    explicit EncryptedWorld(Args&&... args)
+        : World(std::forward<Args>(args)...), encrypted_(World::store(), encryption_keys()) {}
+
+    [[nodiscard]] idem::EncryptedStore<StoreOf<World>>& store() { return encrypted_; }
+    [[nodiscard]] std::size_t message_bytes_max() const {
+        return idem::EncryptedStore<StoreOf<World>>::message_bytes_max;
+    }
+
+private:
+    idem::EncryptedStore<StoreOf<World>> encrypted_;
+};
+
+}  // namespace idem_test
+
+#endif

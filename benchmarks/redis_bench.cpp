@@ -7,10 +7,11 @@
 //   scripts  the same scripts with the same arguments by bare hiredis, a connection a thread
 //   store    RedisStore::claim and finish
 //   guard    IdempotencyGuard::run with a fingerprint of a request of 64 bytes
+//   combined the same over CombiningStore
 //
-// Workloads: replay of a small result (P6) and of 16 KiB (P7), first execution (P8), bytes of a
-// record (P10). With --callgrind the instructions of the server for each operation are counted too,
-// over N operations, by servers under valgrind.
+// Workloads: replay of a small result (P6) and of 16 KiB (P7), first execution (P8), both by 64
+// threads (P9), bytes of a record (P10). With --callgrind the instructions of the server for each
+// operation are counted too, over N operations, by servers under valgrind.
 
 #include <array>
 #include <chrono>
@@ -173,12 +174,15 @@ public:
                 check(reply.result.size() == bytes, "store");
             }
         };
-        const auto guard = [&](int, std::uint64_t from, std::uint64_t to) {
-            for (auto i = from; i < to; ++i)
-                check(guard_.run(key, idem::Fingerprint::of_bytes(request_), [&] { return result; })
-                              .value()
-                              .size() == bytes,
-                      "guard");
+        const auto by = [&](auto& guard) {
+            return [&](int, std::uint64_t from, std::uint64_t to) {
+                for (auto i = from; i < to; ++i)
+                    check(guard.run(key, idem::Fingerprint::of_bytes(request_),
+                                    [&] { return result; })
+                                  .value()
+                                  .size() == bytes,
+                          "guard");
+            };
         };
         const Subject program = {"redis-benchmark", [&] {
                                      return redis_benchmark(server_.port(), threads,
@@ -186,7 +190,8 @@ public:
                                  }};
         std::vector<Subject> subjects = {program, subject("get", threads, get),
                                          subject("store", threads, store),
-                                         subject("guard", threads, guard)};
+                                         subject("guard", threads, by(guard_)),
+                                         combined(threads, by(combined_))};
         if (!large) subjects.push_back(subject("scripts", threads, scripts));
         const auto rounds = interleave(subjects, settings_.rounds);
         const std::string setting =
@@ -200,6 +205,7 @@ public:
         report_.target("P6", "scripts / store, " + setting, ratio(rounds, "scripts", "store"), true,
                        0.95);
         report_.target("P6", "GET / guard, " + setting, ratio(rounds, "get", "guard"), true, 0.75);
+        report_combined("replay, " + setting, rounds);
     }
 
     void first(int threads) {
@@ -232,13 +238,15 @@ public:
                            call.packed, call.bytes[0]});
             }
         };
-        const auto guard = [&](int, std::uint64_t from, std::uint64_t to) {
-            for (auto i = from; i < to; ++i)
-                check(guard_
-                          .run(idem::Key{"bench", next_key()},
-                               idem::Fingerprint::of_bytes(request_), [&] { return result; })
-                          .recorded(),
-                      "first");
+        const auto by = [&](auto& guard) {
+            return [&](int, std::uint64_t from, std::uint64_t to) {
+                for (auto i = from; i < to; ++i)
+                    check(guard
+                              .run(idem::Key{"bench", next_key()},
+                                   idem::Fingerprint::of_bytes(request_), [&] { return result; })
+                              .recorded(),
+                          "first");
+            };
         };
         const auto rounds =
             interleave({{"redis-benchmark",
@@ -248,7 +256,8 @@ public:
                          }},
                         subject("native", threads, native),
                         subject("scripts", threads, scripts),
-                        subject("guard", threads, guard)},
+                        subject("guard", threads, by(guard_)),
+                        combined(threads, by(combined_))},
                        settings_.rounds);
         const std::string setting = std::to_string(threads) + " threads";
         report_.figures("first", setting, rounds);
@@ -256,6 +265,7 @@ public:
                        0.95);
         report_.target("P8", "native / guard, " + setting, ratio(rounds, "native", "guard"), true,
                        0.65);
+        report_combined("first, " + setting, rounds);
     }
 
     /// On a server of its own: where others lie too, the table of its keys may double just then.
@@ -320,6 +330,25 @@ private:
                     return time_threads(threads, settings_.operations, work);
                 }};
     }
+    template <class Work>
+    [[nodiscard]] Subject combined(int threads, const Work& work) {
+        trips_ = items_ = 0;
+        return {"combined", [this, threads, work] {
+                    const auto trips = store_.traffic().round_trips;
+                    const auto items = combining_.usage().items;
+                    const double time = time_threads(threads, settings_.operations, work);
+                    trips_ += store_.traffic().round_trips - trips;
+                    items_ += combining_.usage().items - items;
+                    return time;
+                }};
+    }
+    /// What threads gain by leaving together, and how many round trips that takes.
+    void report_combined(const std::string& what, const Rounds& rounds) {
+        report_.target("P9", "scripts / combined, " + what, ratio(rounds, "scripts", "combined"),
+                       true, 1.5);
+        report_.target("P9", "round trips for each operation, " + what,
+                       static_cast<double>(trips_) / static_cast<double>(items_), false, 1.0 / 8);
+    }
     [[nodiscard]] std::string next_key() {
         const std::string number = std::to_string(next_.fetch_add(1));
         return std::string(36 - number.size(), '0') + number;
@@ -334,7 +363,7 @@ private:
 
     const Settings& settings_;
     Report& report_;
-    const std::size_t most_ = 16;
+    const std::size_t most_ = 64;
     const std::string prefix_ = "idem:";
     const std::string request_ = std::string(64, 'q');
     RedisServer server_{};
@@ -343,6 +372,10 @@ private:
     std::vector<std::unique_ptr<Raw>> raw_{};
     idem::RedisStore store_{options()};
     idem::IdempotencyGuard<idem::RedisStore> guard_{store_};
+    idem::CombiningStore<idem::RedisStore> combining_{store_};
+    idem::IdempotencyGuard<idem::CombiningStore<idem::RedisStore>> combined_{combining_};
+    std::uint64_t trips_ = 0;  ///< Of what is combined in the workload at hand.
+    std::uint64_t items_ = 0;
     std::atomic<std::uint64_t> next_{0};
 };
 
@@ -359,7 +392,7 @@ int main(int argc, char** argv) {
     }
     Report report;
     Bench bench(settings, report);
-    for (const int threads : {1, 16}) {
+    for (const int threads : {1, 16, 64}) {
         bench.replay(threads, 100, false);
         bench.replay(threads, 16 * 1024, true);
         bench.first(threads);

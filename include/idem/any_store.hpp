@@ -108,15 +108,7 @@ private:
         }
         ListPage list(const ListQuery& query) override { return store.list(query); }
         PurgeReply purge(std::size_t limit) override { return store.purge(limit); }
-        Duration time_allowed() const override {
-            if constexpr (requires {
-                              { store.time_allowed() } -> std::convertible_to<Duration>;
-                          }) {
-                return store.time_allowed();
-            } else {
-                return Duration::zero();
-            }
-        }
+        Duration time_allowed() const override { return time_allowed_by(store); }
         std::shared_ptr<void> watch(const KeyView& key, std::function<void()> notice) override {
             return watch_with(store, key, std::move(notice));
         }

@@ -73,8 +73,8 @@ inline bool store_change(Slot& slot, const RecordHeader& header, const Change& w
 }  // namespace detail
 
 /// Fills a new reply to a claim from its answer and the opaque bytes as they are afterwards. Counts
-/// and times of any record found; fence, flags, checkpoint for `acquired`; the result for
-/// `completed`; the failure for `failed` and `unknown`; the resource for these four. Nothing else
+/// and times of any record found; fence, flags, checkpoint for `acquired`; the result and whose it
+/// is for `completed`; the failure for `failed` and `unknown`; the resource for these four. No more
 /// is shown: a mismatch must not hand out another request's data. `Bytes` is a `Payload`, or views
 /// of one.
 template <class Bytes>
@@ -97,6 +97,9 @@ void fill_reply(ClaimReply& reply, const ClaimAnswer& answer, const Bytes& paylo
             reply.resource = payload.resource;
             break;
         case ClaimKind::completed:
+            reply.fence = record.fence;
+            reply.owner = record.owner;
+            reply.retention_left = answer.retention_left;
             reply.result_kind = record.result;
             reply.codec = record.codec;
             reply.result = payload.result;
@@ -164,7 +167,7 @@ void fill_reply(ClaimReply& reply, const ClaimAnswer& answer, const Bytes& paylo
                                              Instant now) {
     const auto answer = forget(detail::header_of(slot), request, now);
     const bool write = detail::store_change(slot, answer.record, answer.change, {});
-    return {{answer.done, {}}, write};
+    return {{answer.done, answer.record.fence, {}}, write};
 }
 
 /// A record as `find` and `list` show it.

@@ -23,6 +23,14 @@ template <class T>
 class Outcome;
 template <class T>
 class Claim;
+template <class Store>
+class CombiningStore;
+template <class Store>
+class CachedStore;
+template <class Store>
+class EncryptedStore;
+template <class Front, class Back>
+class TieredStore;
 
 }  // namespace idem::inline v0_1
 

@@ -285,14 +285,10 @@ private:
 
     /// Three requests at their slowest must fit into a lease, or no heartbeat could keep it.
     static void check_lease_for(const Store& store, Duration lease, const char* name) {
-        if constexpr (requires {
-                          { store.time_allowed() } -> std::convertible_to<Duration>;
-                      }) {
-            if (store.time_allowed() > lease / 3)
-                throw UsageError(std::string(name) +
-                                 " is too short for this store: one request may take more than a "
-                                 "third of it, and the heartbeat could not keep the lease");
-        }
+        if (time_allowed_by(store) > lease / 3)
+            throw UsageError(std::string(name) +
+                             " is too short for this store: one request may take more than a "
+                             "third of it, and the heartbeat could not keep the lease");
     }
 
     /// @throws what the trouble stands for, after it was told.

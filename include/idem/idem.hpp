@@ -17,6 +17,7 @@
 // #include <idem/detail/fault.hpp>
 // #include <idem/detail/resolve.hpp>
 // #include <idem/detail/pool.hpp>
+// #include <idem/detail/chunk.hpp>
 #include <idem/record.hpp>
 #include <idem/record_codec.hpp>
 #include <idem/codec.hpp>
@@ -31,6 +32,7 @@
 #include <idem/rules.hpp>
 #include <idem/protocol.hpp>
 #include <idem/apply.hpp>
+// #include <idem/detail/look.hpp>
 #include <idem/http/response.hpp>
 #include <idem/http/status.hpp>
 #include <idem/http/problem.hpp>
@@ -49,6 +51,9 @@
 #include <idem/memory/state.hpp>
 #include <idem/memory/store.hpp>
 // stores over stores
+// #include <idem/layered/nesting.hpp>
+// #include <idem/layered/combiner.hpp>
+#include <idem/layered/combining.hpp>
 #include <idem/layered/encrypted.hpp>
 // use
 #include <idem/guard_state.hpp>

@@ -58,8 +58,8 @@ enum class ClaimKind : std::uint8_t {
 }
 
 /// Filled only where it makes sense for the kind: fence, flags and checkpoint for `acquired`; the
-/// result for `completed`; failure for `failed` and `unknown`; the counts and times for every
-/// record that was found.
+/// result, and whose it is, for `completed`; failure for `failed` and `unknown`; the counts and
+/// times for every record that was found.
 struct ClaimReply {
     ClaimKind kind = ClaimKind::in_progress;
     bool verify = false;
@@ -69,6 +69,8 @@ struct ClaimReply {
     std::uint32_t attempt = 0;
     std::uint32_t crashes = 0;
     Fence fence = 0;
+    Owner owner{};              ///< Of `completed`: the last one, whose own claim would be `stale`.
+    Duration retention_left{};  ///< Of `completed`: how long the result is still kept.
     Duration lease_left{};
     Instant created{};
     Instant started{};
@@ -206,6 +208,7 @@ struct ForgetRequest {
 
 struct ForgetReply {
     bool existed = false;
+    Fence fence = 0;  ///< Of the tombstone that stands now; 0 where there is none.
     Trouble trouble{};
 };
 

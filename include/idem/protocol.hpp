@@ -21,6 +21,7 @@ struct ClaimAnswer {
     ClaimKind kind = ClaimKind::in_progress;
     RecordHeader record{};  ///< As it stands afterwards; the reply's counts and times are its.
     Duration lease_left{};
+    Duration retention_left{};  ///< Of `completed`.
     Change change{};
 };
 
@@ -191,7 +192,10 @@ inline void claim_issued(ClaimAnswer& answer, const RecordHeader& found,
             break;
         case State::released: detail::claim_released(answer, record, request, now); break;
         case State::issued: detail::claim_issued(answer, record, request, now); break;
-        case State::succeeded: answer.kind = ClaimKind::completed; break;
+        case State::succeeded:
+            answer.kind = ClaimKind::completed;
+            answer.retention_left = record.retention_end - now;
+            break;
         case State::failed: answer.kind = ClaimKind::failed; break;
         case State::unknown: answer.kind = ClaimKind::unknown; break;
         case State::forgotten: break;  // answered above
@@ -454,10 +458,10 @@ struct SettleAnswer {
 [[nodiscard]] inline SettleAnswer forget(const RecordHeader* found, const ForgetRequest& request,
                                          Instant now) noexcept {
     SettleAnswer answer;
-    if (!visible(found, now)) return answer;
     RecordHeader& record = answer.record;
+    if (stands(found, now)) record.fence = found->fence;
+    if (!visible(found, now)) return answer;
     record.state = State::forgotten;
-    record.fence = found->fence;
     record.owner = found->owner;
     record.created = found->created;
     const Duration lease_left =

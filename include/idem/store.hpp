@@ -87,6 +87,18 @@ template <class Store>
     }
 }
 
+/// `Store::time_allowed` where there is one; else zero.
+template <class Store>
+[[nodiscard]] Duration time_allowed_by(const Store& s) {
+    if constexpr (requires {
+                      { s.time_allowed() } -> std::convertible_to<Duration>;
+                  }) {
+        return s.time_allowed();
+    } else {
+        return Duration::zero();
+    }
+}
+
 /// A batch of one, for callers that have a single key. Trouble is in the reply as in any batch.
 template <store Store>
 [[nodiscard]] ClaimReply claim_one(Store& s, const ClaimRequest& request) {

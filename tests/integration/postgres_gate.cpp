@@ -138,8 +138,8 @@ void sweep(PostgresBench& bench, const Exchange<Rig>& what, std::uint64_t count,
     idem_test::sweep(rigs, findings, what, count);
 }
 
-PostgresBench make_bench() {
-    return PostgresBench(shared_server().conninfo(), shared_server().conninfo());
+PostgresBench make_bench(bool look_first = false) {
+    return PostgresBench(shared_server().conninfo(), shared_server().conninfo(), 16, look_first);
 }
 
 TEST_CASE("PostgreSQL gate: a claim broken at any byte is acquired once, by its owner",
@@ -156,8 +156,13 @@ TEST_CASE("PostgreSQL gate: a finish broken at any byte is recorded once, and is
 
 TEST_CASE("PostgreSQL gate: after a reply broken at any byte the next reply is its own",
           "[integration][postgres]") {
-    auto bench = make_bench();
-    sweep(bench, {"replay", exchange::prepare_replay<Rig>, exchange::replay<Rig>}, 40);
+    for (const bool look_first : {false, true}) {
+        auto bench = make_bench(look_first);
+        sweep(bench,
+              {look_first ? "replay by a look" : "replay", exchange::prepare_replay<Rig>,
+               exchange::replay<Rig>},
+              25);
+    }
 }
 
 TEST_CASE("PostgreSQL gate: a guarded call broken at any byte has one effect and one answer",

@@ -84,6 +84,41 @@ TEST_CASE("PostgreSQL: a repeat writes nothing to the log", "[integration][postg
     }
 }
 
+TEST_CASE("PostgreSQL: while most claims are repeats a plain read answers them",
+          "[integration][postgres]") {
+    auto bench = make_bench();
+    const idem::Key key{"s", "k"};
+    const auto claim = claim_of(key, 1);
+    const auto fence = idem::claim_one(bench.store(), claim).fence;
+    REQUIRE_FALSE(idem::finish_one(bench.store(), complete_of(claim, fence, "result")).lost);
+    for (int i = 0; i < 40; ++i) (void)idem::claim_one(bench.store(), claim_of(key, 2));
+    // The step that may write is not there any more; the read still answers.
+    bench.sql()("ALTER FUNCTION " +
+                idem::postgres::Names(bench.schema(), "records", "")
+                    .function("claim", idem::postgres::Form::one) +
+                " RENAME TO claim_is_gone");
+    CHECK(idem::claim_one(bench.store(), claim_of(key, 3)).result == "result");
+    CHECK(idem::claim_one(bench.store(), claim_of(key, 1)).kind == idem::ClaimKind::stale);
+    const idem::Key fresh{"s", "new"};
+    CHECK(idem::claim_one(bench.store(), claim_of(fresh, 4)).trouble.kind ==
+          idem::Trouble::Kind::schema);
+}
+
+TEST_CASE("PostgreSQL: in a batch that looks first nothing overtakes an item of its own key",
+          "[integration][postgres]") {
+    PostgresBench bench(shared_server().conninfo(), shared_server().conninfo(), 4, true);
+    const idem::Key key{"s", "k"};
+    const auto before = claim_of(key, 1);
+    const auto fence = idem::claim_one(bench.store(), before).fence;
+    (void)idem::finish_one(bench.store(), idem_test::release_of(key, before.owner, fence));
+    // By itself the second would be stale; behind the first it meets one that runs.
+    const std::vector batch = {claim_of(key, 2), before};
+    std::vector<idem::ClaimReply> replies(2);
+    bench.store().claim(batch, replies);
+    CHECK(replies[0].kind == idem::ClaimKind::acquired);
+    CHECK(replies[1].kind == idem::ClaimKind::in_progress);
+}
+
 TEST_CASE("PostgreSQL: a finish writes no index entry", "[integration][postgres]") {
     auto bench = make_bench();
     const std::string index = "SELECT pg_relation_size('" + bench.schema() + ".records_pkey')";

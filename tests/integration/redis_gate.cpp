@@ -22,15 +22,16 @@ namespace exchange = idem_test::exchange;
 
 constexpr std::uint64_t every_byte = 0;
 
-void sweep(const Exchange<Rig>& what, std::uint64_t count) {
+void sweep(const Exchange<Rig>& what, std::uint64_t count, bool look_first = false) {
     RedisServer server({"--requirepass", "secret"});
-    const auto make = [](int port) {
+    const auto make = [look_first](int port) {
         auto options =
             idem_test::options_for("redis://:secret@127.0.0.1:" + std::to_string(port), "gate:");
         options.connections = 1;
         options.connect_timeout = 2s;
         options.command_timeout = 250ms;
         options.time_allowed = 3s;
+        options.look_first = look_first;
         return idem::RedisStore(options);
     };
     Findings findings;
@@ -55,7 +56,8 @@ TEST_CASE("Redis gate: a finish broken at any byte is recorded once, and is repl
 
 TEST_CASE("Redis gate: after a reply broken at any byte the next reply is its own",
           "[integration][redis]") {
-    sweep({"replay", exchange::prepare_replay<Rig>, exchange::replay<Rig>}, 60);
+    sweep({"replay", exchange::prepare_replay<Rig>, exchange::replay<Rig>}, 40);
+    sweep({"replay by a look", exchange::prepare_replay<Rig>, exchange::replay<Rig>}, 40, true);
 }
 
 TEST_CASE("Redis gate: a guarded call broken at any byte has one effect and one answer",

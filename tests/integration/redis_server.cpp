@@ -241,8 +241,8 @@ TEST_CASE("Redis: a thousand stores come and go and leave nothing", "[integratio
     const auto before = descriptors();
     const auto threads = idem_test::thread_count();
     for (int i = 0; i < 1000; ++i) cycle(i);
-    CHECK(descriptors() == before);
-    CHECK(idem_test::thread_count() == threads);
+    CHECK(descriptors() <= before);  // the first cycle's may have gone late
+    CHECK(idem_test::thread_count() <= threads);
     CHECK(eventually([&] { return clients() == "1"; }));
     CHECK(idem_test::without_ttl(cli) == "");
 }

@@ -399,6 +399,25 @@ TEST_CASE("Redis: a server that is no master any more is asked for on a new conn
     CHECK(demoted.accepted() > 2);  // each try had its own
 }
 
+TEST_CASE("Redis: what a later item of its key has overtaken is not sent again",
+          "[integration][redis]") {
+    int releases = 0;
+    const FakeRedis forgetful([&](const auto& words) -> std::optional<std::string> {
+        if (!words[0].starts_with("EVAL")) return "";
+        return ++releases == 1 ? "-NOSCRIPT No matching script.\r\n" : ":3\r\n";
+    });
+    idem::RedisStore store(quick(forgetful.url()));
+    const idem::Key key{"s", "k"};
+    const std::array requests = {idem_test::release_of(key, idem_test::owner_of(1), 1),
+                                 idem_test::release_of(key, idem_test::owner_of(2), 2)};
+    std::array<idem::FinishReply, 2> replies;
+    store.finish(requests, replies);
+    CHECK(replies[0].trouble.kind == Trouble::Kind::unavailable);
+    CHECK_FALSE(replies[0].trouble.may_have_applied);
+    CHECK(replies[1].state == idem::State::released);
+    CHECK(releases == 2);
+}
+
 TEST_CASE("Redis: a reply too many is not kept for the next request", "[integration][redis]") {
     const FakeRedis talkative([](const auto& words) -> std::optional<std::string> {
         return words[0] == "INFO" ? "" : ":3\r\n:4\r\n";

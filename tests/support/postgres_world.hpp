@@ -2,6 +2,7 @@
 #define IDEM_TESTS_SUPPORT_POSTGRES_WORLD_HPP
 
 #include <atomic>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -18,8 +19,11 @@ namespace idem_test {
 class PostgresBench {
 public:
     explicit PostgresBench(const std::string& admin, const std::string& conninfo,
-                           std::size_t connections = 16)
-        : schema_(fresh_schema()), sql_(admin), store_(options(conninfo, connections)) {
+                           std::size_t connections = 16, std::optional<bool> look_first = {})
+        : schema_(fresh_schema()),
+          look_first_(look_first),
+          sql_(admin),
+          store_(options(conninfo, connections)) {
         sql_("CREATE SCHEMA " + schema_);
         sql_("CREATE SEQUENCE " + schema_ + ".clock");
         set_clock();
@@ -36,6 +40,7 @@ public:
         out.conninfo = conninfo;
         out.schema = schema_;
         out.connections = connections;
+        out.look_first = look_first_;
         out.clock_sql = "pg_sequence_last_value('" + schema_ + ".clock'::regclass)";
         // Long: on a machine with many other things to do, nothing here is about time limits.
         out.connect_timeout = std::chrono::seconds{20};
@@ -57,6 +62,7 @@ private:
     }
 
     std::string schema_;
+    std::optional<bool> look_first_;
     idem::testing::ManualClock clock_{};
     Sql sql_;
     idem::PostgresStore store_;

@@ -2,6 +2,7 @@
 #define IDEM_TESTS_SUPPORT_REDIS_WORLD_HPP
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,8 +18,11 @@ namespace idem_test {
 /// time from a key. The records' native times to live go on by the server's own clock.
 class RedisWorld {
 public:
-    explicit RedisWorld(std::string url, RedisCli& cli)
-        : prefix_(fresh_prefix()), cli_(&cli), store_(options(std::move(url))) {
+    explicit RedisWorld(std::string url, RedisCli& cli, std::optional<bool> look_first = {})
+        : prefix_(fresh_prefix()),
+          look_first_(look_first),
+          cli_(&cli),
+          store_(options(std::move(url))) {
         set_clock();
     }
 
@@ -44,6 +48,7 @@ public:
         idem::RedisOptions out;
         out.url = std::move(url);
         out.prefix = prefix_;
+        out.look_first = look_first_;
         out.clock_lua = "tonumber(redis.call('GET', 'clock:" + prefix_ + "'))";
         // Long: on a machine with many other things to do, nothing here is about time limits.
         out.connect_timeout = std::chrono::seconds{20};
@@ -59,6 +64,7 @@ private:
     }
 
     std::string prefix_;
+    std::optional<bool> look_first_;
     idem::testing::ManualClock clock_{};
     RedisCli* cli_;
     idem::RedisStore store_;

@@ -11,6 +11,16 @@ struct ChunkLimits {
     std::size_t bytes = 0;
 };
 
+/// About how many bytes a request brings.
+template <class Request>
+[[nodiscard]] std::size_t weight_of(const Request& request) {
+    std::size_t weight = 300;
+    if constexpr (requires { request.result; }) weight += request.result.size();
+    if constexpr (requires { request.checkpoint; })
+        weight += request.checkpoint.value_or("").size() + request.resource.value_or("").size();
+    return weight;
+}
+
 /// Where the chunk ends that begins at `from`, of `count` items of `weight(i)` bytes each. At least
 /// one item, whatever it weighs.
 template <class Weight>

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -25,6 +24,7 @@
 #include <idem/error.hpp>
 #include <idem/failure.hpp>
 #include <idem/key.hpp>
+#include <idem/layered/nesting.hpp>
 #include <idem/operation.hpp>
 #include <idem/store.hpp>
 
@@ -251,9 +251,6 @@ private:
     std::string associated_{};
 };
 
-template <class Store>
-inline constexpr bool encrypts = false;
-
 }  // namespace detail
 
 /// A store over a store that sees results, checkpoints and failure texts only as AES-256-GCM: who
@@ -263,11 +260,13 @@ inline constexpr bool encrypts = false;
 /// What does not open (a key is missing, the record was changed, it is not encrypted) is `schema`
 /// trouble that names the key id; a claim that meets it is given back, and never a rerun.
 /// Models `idem::store`: a handle for any thread. A crash loses what the store beneath loses.
-template <store Store>
+template <class Store>
 class EncryptedStore {
-    static_assert(!detail::encrypts<Store>, "idem: this store is encrypted already");
-
 public:
+    static_assert(store<Store>, "EncryptedStore<Store>: Store is no idem::store");
+    static_assert(!detail::is_layer<Store, EncryptedStore>,
+                  "idem: this store is encrypted already");
+
     /// Of a failure's message: code and envelope have their place in it. A longer one is cut here.
     static constexpr std::size_t message_bytes_max =
         Failure::message_bytes_max - Failure::code_bytes_max - 1 - detail::Envelopes::overhead;
@@ -372,16 +371,11 @@ public:
 
     [[nodiscard]] PurgeReply purge(std::size_t limit) { return inner_.purge(limit); }
 
-    [[nodiscard]] Duration time_allowed() const requires requires(const Store& s) {
-        { s.time_allowed() } -> std::convertible_to<Duration>;
+    /// Zero where the store below does not say.
+    [[nodiscard]] Duration time_allowed() const { return time_allowed_by(inner_); }
+    [[nodiscard]] std::shared_ptr<void> watch(const KeyView& key, std::function<void()> notice) {
+        return watch_with(inner_, key, std::move(notice));
     }
-    { return inner_.time_allowed(); }
-    [[nodiscard]] std::shared_ptr<void> watch(const KeyView& key,
-                                              std::function<void()> notice) requires
-        requires(Store& s) {
-        s.watch(key, std::move(notice));
-    }
-    { return inner_.watch(key, std::move(notice)); }
 
 private:
     using Part = detail::EnvelopePlace::Part;
@@ -482,11 +476,6 @@ private:
     Store inner_;
     EncryptionKeys keys_;
 };
-
-namespace detail {
-template <class Store>
-inline constexpr bool encrypts<EncryptedStore<Store>> = true;
-}  // namespace detail
 
 }  // namespace idem::inline v0_1
 

@@ -90,7 +90,7 @@ public:
     void forget(std::span<const ForgetRequest> requests, std::span<ForgetReply> replies) {
         each(requests, replies, [](Place& place, const ForgetRequest& request, ForgetReply& reply) {
             const auto answer = protocol::forget(place.found(), request, place.now());
-            reply = {answer.done, {}};
+            reply = {answer.done, answer.record.fence, {}};
             return place.put(answer.record, answer.change, {}, true);
         });
     }

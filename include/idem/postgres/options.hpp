@@ -2,6 +2,7 @@
 #define IDEM_POSTGRES_OPTIONS_HPP
 
 #include <cstddef>
+#include <optional>
 #include <string>
 
 #include <idem/clock.hpp>
@@ -34,6 +35,9 @@ struct PostgresOptions {
     /// Waiting callers hear by LISTEN, on one connection more while any wait, that another process
     /// has settled their key. Off, and behind a pooler that cannot carry it: they poll.
     bool notices = true;
+    /// Whether a claim is first tried as a plain read, which answers a repeat at a fraction of the
+    /// server's work and costs a first call one round trip more. Empty: while most are repeats.
+    std::optional<bool> look_first{};
     /// For tests: the SQL expression of "now", in microseconds since 1970. Empty: the server's
     /// clock. It is part of the functions that `create_schema` makes.
     std::string clock_sql{};

@@ -155,16 +155,6 @@ inline void add_fields(const Items<ForgetRequest>& items, Params& p) {
     items.add(p, Type::int8, [](const ForgetRequest& r) { return detail::micros(r.lease); });
 }
 
-/// About how many bytes a request brings, to bound what one statement carries.
-template <class Request>
-[[nodiscard]] std::size_t weight_of(const Request& request) {
-    std::size_t weight = 300;
-    if constexpr (requires { request.result; }) weight += request.result.size();
-    if constexpr (requires { request.checkpoint; })
-        weight += request.checkpoint.value_or("").size() + request.resource.value_or("").size();
-    return weight;
-}
-
 }  // namespace idem::inline v0_1::postgres
 
 #endif

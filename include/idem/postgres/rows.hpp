@@ -65,8 +65,8 @@ public:
     void bytes(std::string& into, bool optional = false) {
         if (const auto field = next(optional)) into = *field;
     }
-    void owner(Owner& into) noexcept {
-        const auto field = next(false);
+    void owner(Owner& into, bool optional = false) noexcept {
+        const auto field = next(optional);
         if (!field) return;
         if (field->size() != into.bytes.size()) {
             bad_ = true;
@@ -190,6 +190,8 @@ inline void read_name(RowReader& in, std::string& into, std::string& trouble) {
     in.flag(reply.verify, true);
     in.flag(reply.takeover, true);
     in.number<Fence, std::int64_t>(reply.fence, true);
+    in.owner(reply.owner, true);
+    in.time(reply.retention_left, true);
     in.bytes(reply.checkpoint, true);
     in.bytes(reply.resource, true);
     in.word(reply.result_kind, ResultKind::none, ResultKind::no_room, true);
@@ -232,8 +234,12 @@ inline void read_name(RowReader& in, std::string& into, std::string& trouble) {
     return read_done(result, row, reply.reaped, reply.state);
 }
 [[nodiscard]] inline bool read_reply(const Result& result, int row, ForgetReply& reply) {
+    RowReader in(result, row, 1);
     State ignored{};
-    return read_done(result, row, reply.existed, ignored);
+    in.flag(reply.existed);
+    in.word(ignored, State::issued, State::forgotten);
+    in.number<Fence, std::int64_t>(reply.fence);
+    return !in.bad();
 }
 
 }  // namespace idem::inline v0_1::postgres

@@ -23,6 +23,7 @@ namespace idem::inline v0_1::postgres {
     out += create_table_text(names) + ";";
     for (const auto* operation : operations)
         for (const Form form : forms) out += create_function(names, *operation, form) + ";";
+    for (const Form form : {Form::one, Form::batch}) out += create_read_text(names, form) + ";";
     out += create_purge_text(names) + ";" + create_watch_text(names) + ";";
     out += view_text(names) + ";";
     out += "COMMENT ON TABLE " + names.table() + " IS 'idem schema " +
@@ -132,7 +133,8 @@ private:
 }
 
 [[nodiscard]] inline std::string wrong_functions(const Look& look, const Names& names) {
-    const auto wrong = [&](const std::string& function, const std::string& body) -> std::string {
+    const auto wrong = [&](const char* name, Form form, const std::string& body) -> std::string {
+        const std::string function = names.function_name(name, form);
         const std::string hash = source_hash(body);
         if (look.has("function", function, hash)) return {};
         if (look.has("function", function, hash + " denied"))
@@ -143,14 +145,13 @@ private:
     };
     for (const auto* operation : operations)
         for (const Form form : forms)
-            if (auto what = wrong(names.function_name(operation->name, form),
-                                  function_body(names, *operation, form));
+            if (auto what = wrong(operation->name, form, function_body(names, *operation, form));
                 !what.empty())
                 return what;
-    if (auto what = wrong(names.function_name("watch", Form::one), watch_body(names));
-        !what.empty())
-        return what;
-    return wrong(names.function_name("purge", Form::one), purge_body(names));
+    for (const Form form : {Form::one, Form::batch})
+        if (auto what = wrong("read", form, read_body(names, form)); !what.empty()) return what;
+    if (auto what = wrong("watch", Form::one, watch_body(names)); !what.empty()) return what;
+    return wrong("purge", Form::one, purge_body(names));
 }
 
 [[nodiscard]] inline std::string wrong_privileges(const Look& look) {

@@ -24,6 +24,8 @@ inline constexpr Field claim_out[] = {{"kind", Type::int2},
                                       {"verify", Type::boolean},
                                       {"takeover", Type::boolean},
                                       {"fence", Type::int8},
+                                      {"owner", Type::uuid},
+                                      {"retention_left", Type::int8},
                                       {"checkpoint", Type::bytea},
                                       {"resource", Type::bytea},
                                       {"result_kind", Type::int2},
@@ -207,6 +209,9 @@ inline constexpr const char* claim_reply = R"sql(
         o_resource := r.resource;
       END IF;
     ELSIF o_kind = 3 THEN
+      o_fence := r.fence;
+      o_owner := r.owner;
+      o_retention_left := r.retention_end - v_now;
       o_result_kind := r.result_kind;
       o_codec_tag := r.codec_tag;
       o_codec_version := r.codec_version;

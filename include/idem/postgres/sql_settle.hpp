@@ -134,6 +134,9 @@ inline constexpr const char* reap_parts = R"sql(
 
 inline constexpr Field forget_in[] = {{"lease", Type::int8}};
 
+inline constexpr Field forget_out[] = {
+    {"done", Type::boolean}, {"state", Type::int2}, {"fence", Type::int8}};
+
 inline constexpr const char* forget_declare = R"sql(
   v_created bigint;
 )sql";
@@ -151,6 +154,12 @@ inline constexpr const char* forget_decide = R"sql(
         CASE WHEN v_state = 2 THEN v_lease_end - v_now ELSE 0 END);
       v_write := true;
     END IF;)sql";
+
+inline constexpr const char* forget_reply = R"sql(
+  IF o_trouble IS NULL THEN
+    o_state := 7;
+    o_fence := CASE WHEN v_stands THEN r.fence ELSE 0 END;
+  END IF;)sql";
 
 }  // namespace detail
 
@@ -182,11 +191,11 @@ inline constexpr Operation reap_operation{.name = "reap",
 
 inline constexpr Operation forget_operation{.name = "forget",
                                             .in = detail::forget_in,
-                                            .out = detail::done_out,
+                                            .out = detail::forget_out,
                                             .declare = detail::forget_declare,
                                             .decide = detail::forget_decide,
                                             .parts = detail::no_parts,
-                                            .reply = detail::done_reply};
+                                            .reply = detail::forget_reply};
 
 inline constexpr const Operation* operations[] = {
     &claim_operation,   &finish_operation, &renew_operation, &issue_operation,

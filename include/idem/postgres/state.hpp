@@ -14,6 +14,7 @@
 #include <utility>
 
 #include <idem/detail/deadline.hpp>
+#include <idem/detail/look.hpp>
 #include <idem/postgres/notices.hpp>
 #include <idem/postgres/options.hpp>
 #include <idem/postgres/pool.hpp>
@@ -29,7 +30,8 @@ public:
         : options_((check(options), std::move(options))),
           names_(options_.schema, options_.table, options_.clock_sql),
           pool_({Conninfo(options_.conninfo)}, options_.connections, options_.connect_timeout),
-          find_(statement(find_text(names_))),
+          read_(statement(read_text(names_, Form::one))),
+          read_batch_(statement(read_text(names_, Form::batch))),
           list_(statement(list_text(names_))),
           purge_(statement(purge_text(names_))),
           watch_(statement(watch_text(names_))),
@@ -45,7 +47,10 @@ public:
     [[nodiscard]] const PostgresOptions& options() const noexcept { return options_; }
     [[nodiscard]] const Names& names() const noexcept { return names_; }
     [[nodiscard]] Pool& pool() noexcept { return pool_; }
-    [[nodiscard]] const Statement& find() const noexcept { return find_; }
+    [[nodiscard]] const Statement& read(Form form) const noexcept {
+        return form == Form::one ? read_ : read_batch_;
+    }
+    [[nodiscard]] idem::detail::LookFirst& look_first() noexcept { return look_first_; }
     [[nodiscard]] const Statement& list() const noexcept { return list_; }
     [[nodiscard]] const Statement& purge() const noexcept { return purge_; }
     [[nodiscard]] const Statement& call(const Operation& operation, Form form) const {
@@ -181,12 +186,14 @@ private:
     PostgresOptions options_;
     Names names_;
     Pool pool_;
-    Statement find_;
+    Statement read_;
+    Statement read_batch_;
     Statement list_;
     Statement purge_;
     Statement watch_;
     std::shared_ptr<Notices> notices_;
     std::map<std::pair<const Operation*, Form>, Statement> calls_{};
+    idem::detail::LookFirst look_first_{options_.look_first};
     std::atomic<bool> verified_{false};
     std::atomic<bool> unnamed_only_{false};
     std::atomic<bool> read_committed_{false};

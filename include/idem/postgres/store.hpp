@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -53,6 +54,7 @@ public:
 
     void claim(std::span<const ClaimRequest> requests, std::span<ClaimReply> replies) {
         each(postgres::claim_operation, true, requests, replies);
+        state_->look_first().learn(replies);
     }
     void finish(std::span<const FinishRequest> requests, std::span<FinishReply> replies) {
         each(postgres::finish_operation, true, requests, replies);
@@ -74,13 +76,7 @@ public:
         each(postgres::forget_operation, false, requests, replies);
     }
 
-    void find(std::span<const KeyView> keys, std::span<FindReply> replies) {
-        const LocalInstant deadline = state_->deadline();
-        for (std::size_t at = 0; at < keys.size(); at += limits.items) {
-            const std::size_t count = std::min(limits.items, keys.size() - at);
-            find_some(keys.subspan(at, count), replies.subspan(at, count), deadline);
-        }
-    }
+    void find(std::span<const KeyView> keys, std::span<FindReply> replies);
 
     /// In the order of the keys' digests. A page ends where 10,000 rows have been looked at. A row
     /// that cannot be read is left out and is `trouble` of its page; the pages go on behind it.
@@ -112,7 +108,6 @@ private:
     /// Of one statement: more gain nothing.
     static constexpr detail::ChunkLimits limits{.items = 500, .bytes = std::size_t{8} << 20U};
 
-
     /// Sorted by key, so that two batches never wait for each other crosswise; in statements of
     /// bounded size.
     template <class Request, class Reply>
@@ -132,9 +127,11 @@ private:
         std::stable_sort(order.begin(), order.end(),
                          [&](std::size_t a, std::size_t b) { return digests[a] < digests[b]; });
         const LocalInstant deadline = state_->deadline();
+        if constexpr (std::same_as<Request, ClaimRequest>)
+            if (state_->look_first().pays()) look(requests, replies, digests, order, deadline);
         for (std::size_t at = 0; at < order.size();) {
             const auto end = detail::chunk_end(at, order.size(), limits, [&](std::size_t i) {
-                return postgres::weight_of(requests[order[i]]);
+                return idem::detail::weight_of(requests[order[i]]);
             });
             some<Request>(operation, repeatable,
                           {requests, digests, std::span(order).subspan(at, end - at), end - at > 1},
@@ -216,47 +213,111 @@ private:
         return false;
     }
 
-    void find_some(std::span<const KeyView> keys, std::span<FindReply> replies,
-                   LocalInstant deadline) {
-        std::vector<std::string> digests(keys.size(), std::string(16, '\0'));
-        for (std::size_t i = 0; i < keys.size(); ++i) {
-            replies[i] = {{}, keys[i].valid() ? Trouble{} : KeyView::refusal()};
-            if (!replies[i].trouble) digests[i] = postgres::digest_of(keys[i]);
-        }
-        postgres::Params params;
-        params.add_array(postgres::Type::uuid, keys.size(),
-                         [&](std::size_t i) { return postgres::Value::bytes(digests[i]); });
-        const auto answer = state_->ask(state_->find(), params, true, deadline);
-        if (answer.fault) {
-            for (auto& reply : replies)
-                if (!reply.trouble) reply.trouble = postgres::trouble_of(*answer.fault);
-            return;
-        }
-        for (int row = 0; row < answer.result.rows(); ++row) {
-            const auto n = answer.result.number<std::int64_t>(row, 0).value_or(0);
-            if (n < 1 || n > static_cast<std::int64_t>(keys.size())) continue;
-            const auto i = static_cast<std::size_t>(n - 1);
-            if (!replies[i].trouble) show(answer.result, row, keys[i], replies[i]);
-        }
-    }
-
-    static void show(const postgres::Result& result, int number, const KeyView& key,
-                     FindReply& reply) {
-        const Instant now(Duration(result.number<std::int64_t>(number, 1).value_or(0)));
-        auto row = postgres::read_row(result, number, 2);
-        if (row.trouble.empty() && KeyView(row.component, row.key) != key)
-            row.trouble = "another key has the same digest; neither can be trusted";
-        if (!row.trouble.empty()) {
-            reply.trouble = Trouble::schema(row.trouble);
-        } else if (protocol::visible(&row.record.header, now)) {
-            reply.record = protocol::view_of(key, std::move(row.record), now);
-        }
-    }
+    /// Answers those of the claims that change nothing from a plain read. What is left stays in
+    /// `order`, with everything behind it of the same key.
+    void look(std::span<const ClaimRequest> requests, std::span<ClaimReply> replies,
+              std::span<const std::string> digests, std::vector<std::size_t>& order,
+              LocalInstant deadline);
+    /// Reads the rows of the keys that are named and calls `use(i, Seen&)` for each.
+    struct Seen {
+        std::optional<postgres::TableRow> row{};
+        Instant now{};
+        Trouble trouble{};
+    };
+    template <class Use>
+    void read_rows(std::span<const std::string> digests, std::span<const std::size_t> which,
+                   LocalInstant deadline, Use&& use);
 
     std::shared_ptr<postgres::State> state_;
 };
 
 static_assert(store<PostgresStore>);
+
+template <class Use>
+void PostgresStore::read_rows(std::span<const std::string> digests,
+                              std::span<const std::size_t> which, LocalInstant deadline,
+                              Use&& use) {
+    using postgres::Form;
+    using postgres::Type;
+    using postgres::Value;
+    const auto digest = [&](std::size_t k) { return Value::bytes(digests[which[k]]); };
+    postgres::Params params;
+    if (which.size() == 1) {
+        params.add(Type::uuid, digest(0));
+    } else {
+        params.add_array(Type::uuid, which.size(), digest);
+    }
+    const auto& statement = state_->read(which.size() == 1 ? Form::one : Form::batch);
+    const auto answer = state_->ask(statement, params, true, deadline);
+    std::unordered_map<std::string, int> rows;
+    const int count = answer.fault ? 0 : answer.result.rows();
+    for (int row = 0; row < count; ++row)
+        rows.emplace(answer.result.field(row, 1 + postgres::column_number("key")).value_or(""),
+                     row);
+    for (const auto i : which) {
+        Seen seen;
+        if (answer.fault) seen.trouble = postgres::trouble_of(*answer.fault);
+        if (const auto at = rows.find(digests[i]); at != rows.end()) {
+            const auto now = answer.result.number<std::int64_t>(at->second, 0).value_or(0);
+            seen.now = Instant(Duration(now));
+            seen.row = postgres::read_row(answer.result, at->second, 1);
+            if (!seen.row->trouble.empty()) seen.trouble = Trouble::schema(seen.row->trouble);
+        }
+        use(i, seen);
+    }
+}
+
+inline void PostgresStore::look(std::span<const ClaimRequest> requests,
+                                std::span<ClaimReply> replies,
+                                std::span<const std::string> digests,
+                                std::vector<std::size_t>& order, LocalInstant deadline) {
+    std::vector<std::size_t> left;
+    for (std::size_t at = 0; at < order.size(); at += limits.items) {
+        const auto some = std::span(order).subspan(at, std::min(limits.items, order.size() - at));
+        read_rows(digests, some, deadline, [&](std::size_t i, Seen& seen) {
+            if (seen.trouble.kind == Trouble::Kind::unavailable) {
+                replies[i].trouble = std::move(seen.trouble);
+                return;
+            }
+            // Sorted by key: whatever the first of a key leaves to the step, the next ones do too.
+            const bool behind = !left.empty() && digests[left.back()] == digests[i];
+            const bool known = !seen.row || KeyView(seen.row->component, seen.row->key) ==
+                                                requests[i].key;
+            if (behind || seen.trouble || !known ||
+                !detail::answer_by_look(seen.row ? &seen.row->record.header : nullptr,
+                                        seen.row ? seen.row->record.payload : Payload{}, seen.now,
+                                        requests[i], replies[i]))
+                left.push_back(i);
+        });
+    }
+    order = std::move(left);
+}
+
+inline void PostgresStore::find(std::span<const KeyView> keys, std::span<FindReply> replies) {
+    const LocalInstant deadline = state_->deadline();
+    std::vector<std::string> digests(keys.size());
+    std::vector<std::size_t> which;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+        replies[i] = {{}, keys[i].valid() ? Trouble{} : KeyView::refusal()};
+        if (replies[i].trouble) continue;
+        digests[i] = postgres::digest_of(keys[i]);
+        which.push_back(i);
+    }
+    for (std::size_t at = 0; at < which.size(); at += limits.items) {
+        const auto some = std::span(which).subspan(at, std::min(limits.items, which.size() - at));
+        read_rows(digests, some, deadline, [&](std::size_t i, Seen& seen) {
+            replies[i].trouble = std::move(seen.trouble);
+            if (replies[i].trouble || !seen.row) return;
+            if (KeyView(seen.row->component, seen.row->key) != keys[i]) {
+                replies[i].trouble =
+                    Trouble::schema("another key has the same digest; neither can be trusted");
+            } else if (protocol::visible(&seen.row->record.header, seen.now)) {
+                replies[i].record =
+                    protocol::view_of(keys[i], std::move(seen.row->record), seen.now);
+            }
+        });
+    }
+}
 
 inline ListPage PostgresStore::list(const ListQuery& query) {
     using postgres::Type;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -59,6 +60,9 @@ struct RedisOptions {
     /// Told, once for each store and policy, where the server may evict claims. Called in the
     /// thread of the request that found it out; what it throws is swallowed.
     std::function<void(std::string_view)> notice{};
+    /// Whether a claim is first tried as a plain read, which answers a repeat at a fraction of the
+    /// server's work and costs a first call one round trip more. Empty: while most are repeats.
+    std::optional<bool> look_first{};
     /// For tests: a Lua expression of "now", in microseconds since 1970. Empty: the server's clock.
     std::string clock_lua{};
 };

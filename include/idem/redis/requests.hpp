@@ -243,6 +243,7 @@ struct Settled {
     answer.record = record->header;
     if (answer.kind == ClaimKind::acquired || answer.kind == ClaimKind::in_progress)
         answer.lease_left = answer.record.lease_end - *now;
+    answer.retention_left = answer.record.retention_end - *now;
     protocol::fill_reply(reply, answer, record->payload);
     return Read::done;
 }
@@ -287,9 +288,12 @@ struct Settled {
 }
 
 [[nodiscard]] inline Read read_reply(const Call& call, ForgetReply& reply) {
-    const auto number = detail::number_in(call, 0, 1);
-    if (!number) return Read::nonsense;
-    reply = {*number == 1, {}};
+    const auto text = call.reply->text();
+    if (!text || text->size() != 8) return Read::nonsense;
+    idem::detail::ByteReader in(*text);
+    const auto existed = in.fixed(1).value_or(2);
+    if (existed > 1) return Read::nonsense;
+    reply = {existed == 1, in.fixed(7).value_or(0), {}};
     return Read::done;
 }
 

@@ -68,17 +68,18 @@ end
 return 8 + state
 )lua";
 
-/// `protocol::forget`. Answers 1 where there was one.
+/// `protocol::forget`. Answers 1 where there was one, and the tombstone's fence (7 bytes).
 inline constexpr std::string_view forget = R"lua(
 local kept = math.max(unpack('<I7', A), 60000000)
-if not stands or state == 7 then return 0 end
+if not stands then return struct.pack('<BI7', 0, 0) end
+if state == 7 then return struct.pack('<BI7', 0, fence) end
 if state == 2 and lease_end - now > kept then kept = lease_end - now end
 local since = created
 @fresh
 state, created, retention_end = 7, since, now + kept
 @put
 @tell
-return 1
+return struct.pack('<BI7', 1, fence)
 )lua";
 
 }  // namespace idem::inline v0_1::redis::text

@@ -49,7 +49,7 @@ public:
                 commands_.load(std::memory_order_relaxed)};
     }
 
-    /// Carries the calls out, no two of them on one key, until each has a reply or a fault that no
+    /// Carries the calls out, in this order for each key, until each has a reply or a fault that no
     /// further try cures in the time allowed. `repeatable`: the same again, after its answer was
     /// lost, answers as the first did; what is not is never sent twice where it may have been
     /// applied. After the deadline nothing is sent at all.
@@ -70,7 +70,8 @@ public:
                 Fault& fault = *call->fault;
                 const bool doubt = !doubtful.empty() && contains(doubtful, call);
                 fault.may_have_applied = doubt;
-                if (curable(fault, tries) && (repeatable || !doubt)) again.push_back(call);
+                if (curable(fault, tries) && (repeatable || !doubt) && !overtaken(call, pending))
+                    again.push_back(call);
             }
             if (again.empty() || too_late(deadline)) return;
             pending = std::move(again);
@@ -141,6 +142,15 @@ private:
 
     [[nodiscard]] static bool contains(const std::vector<Call*>& calls, const Call* call) {
         return std::find(calls.begin(), calls.end(), call) != calls.end();
+    }
+
+    /// One of the same key that comes after it in the batch has been carried out already: some
+    /// other client stepped in between the two, and it is too late for this one.
+    [[nodiscard]] static bool overtaken(const Call* call, const std::vector<Call*>& sent) {
+        const auto at = std::find(sent.begin(), sent.end(), call);
+        return std::any_of(at, sent.end(), [&](const Call* later) {
+            return !later->fault && later->name == call->name;
+        });
     }
 
     /// A try that has hardly any time left would only turn a plain no into a doubt.
@@ -228,14 +238,15 @@ private:
         // each, and where even that was flushed between two of them, with every item.
         for (const auto how : {How::names, How::first_text, How::texts}) {
             send(*loan, scripts, mine, how, deadline);
-            std::erase_if(mine, [](const Call* call) {
-                return !call->fault || !call->fault->is(code::no_script);
+            const Sent sent = mine;
+            std::erase_if(mine, [&](const Call* call) {
+                return !call->fault || !call->fault->is(code::no_script) || overtaken(call, sent);
             });
             if (mine.empty() || !(*loan)->usable()) break;
         }
-        for (Call* call : mine)
+        for (Call* call : pending)  // it says so to the text itself, or was overtaken
             if (call->fault && call->fault->is(code::no_script))
-                call->fault->cure = Cure::unavailable;  // it says so to the text itself
+                call->fault->cure = Cure::unavailable;
         if (options_.replicas > 0) await_replicas(*loan, pending, node, nodes, deadline);
     }
 

@@ -6,16 +6,17 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include <idem/detail/chunk.hpp>
 #include <idem/detail/fork.hpp>
+#include <idem/detail/look.hpp>
 #include <idem/redis/listing.hpp>
 #include <idem/redis/state.hpp>
 #include <idem/redis/subscriber.hpp>
@@ -36,7 +37,11 @@ public:
     explicit RedisStore(RedisOptions options) : state_(make(std::move(options))) {}
 
     void claim(std::span<const ClaimRequest> requests, std::span<ClaimReply> replies) {
-        each(requests, replies);
+        const LocalInstant deadline = state_->wire.deadline();
+        auto which = all_of(requests);
+        if (state_->look_first.pays()) look(requests, replies, which, deadline);
+        each(requests, replies, which, deadline);
+        state_->look_first.learn(replies);
     }
     void finish(std::span<const FinishRequest> requests, std::span<FinishReply> replies) {
         each(requests, replies);
@@ -106,6 +111,7 @@ private:
         ~State() { subscriber->stop(); }
 
         redis::State wire;
+        detail::LookFirst look_first{wire.options().look_first};
         std::shared_ptr<redis::Subscriber> subscriber;
         idem::detail::MadeIn made_in{};
     };
@@ -127,33 +133,36 @@ private:
         return redis::name_of(state_->wire.options().prefix, key);
     }
 
-    /// In writes of bounded size. A key that is there twice goes out in the next one: what a script
-    /// that was flushed holds up must not be overtaken by its own successor.
+    template <class Request>
+    [[nodiscard]] static std::vector<std::size_t> all_of(std::span<const Request> requests) {
+        std::vector<std::size_t> out(requests.size());
+        std::iota(out.begin(), out.end(), std::size_t{0});
+        return out;
+    }
     template <class Request, class Reply>
     void each(std::span<const Request> requests, std::span<Reply> replies) {
+        each(requests, replies, all_of(requests), state_->wire.deadline());
+    }
+    /// Those that are named, in this order, in writes of bounded size.
+    template <class Request, class Reply>
+    void each(std::span<const Request> requests, std::span<Reply> replies,
+              std::vector<std::size_t> order, LocalInstant deadline) {
         std::vector<redis::Call> calls(requests.size());
-        std::vector<std::vector<std::size_t>> waves;
-        std::unordered_map<std::string_view, std::size_t> seen;
-        for (std::size_t i = 0; i < requests.size(); ++i) {
-            if (!requests[i].key.valid()) {
-                replies[i].trouble = KeyView::refusal();
-                continue;
-            }
+        std::erase_if(order, [&](std::size_t i) {
+            if (requests[i].key.valid()) return false;
+            replies[i].trouble = KeyView::refusal();
+            return true;
+        });
+        for (const auto i : order) {
             calls[i].name = name(requests[i].key);
             redis::pack(requests[i], calls[i]);
-            const std::size_t wave = requests.size() == 1 ? 0 : seen[calls[i].name]++;
-            if (wave == waves.size()) waves.emplace_back();
-            waves[wave].push_back(i);
         }
-        const LocalInstant deadline = state_->wire.deadline();
-        for (const auto& wave : waves) {
-            for (std::size_t at = 0; at < wave.size();) {
-                const auto end = detail::chunk_end(at, wave.size(), limits, [&](std::size_t i) {
-                    return calls[wave[i]].weight();
-                });
-                some(requests, replies, calls, std::span(wave).subspan(at, end - at), deadline);
-                at = end;
-            }
+        for (std::size_t at = 0; at < order.size();) {
+            const auto end = detail::chunk_end(at, order.size(), limits, [&](std::size_t i) {
+                return calls[order[i]].weight();
+            });
+            some(requests, replies, calls, std::span(order).subspan(at, end - at), deadline);
+            at = end;
         }
     }
 
@@ -225,8 +234,22 @@ private:
         claim.fault->may_have_applied = !undone;
     }
 
+    /// Answers those of the claims that change nothing from a plain read. What is left stays in
+    /// `which`, with everything behind it of the same key.
+    void look(std::span<const ClaimRequest> requests, std::span<ClaimReply> replies,
+              std::vector<std::size_t>& which, LocalInstant deadline);
     void find_some(std::span<const KeyView> keys, std::span<FindReply> replies,
                    LocalInstant deadline);
+    /// What a plain read saw under a key.
+    struct Seen {
+        std::optional<redis::LaidOut> record{};
+        Instant now{};
+        Trouble trouble{};
+    };
+    /// Reads the keys that are named, each from the node that has it, and calls `use(i, Seen&)`.
+    template <class Use>
+    void read_records(std::span<const KeyView> keys, std::span<const std::size_t> which,
+                      LocalInstant deadline, Use&& use);
     /// Reads the records of some names into a page, as far as it has room; those it has none for
     /// stay in `names`.
     void list_some(const ListQuery& query, std::size_t node, std::vector<std::string>& names,
@@ -237,16 +260,15 @@ private:
 
 static_assert(store<RedisStore>);
 
-inline void RedisStore::find_some(std::span<const KeyView> keys, std::span<FindReply> replies,
-                                  LocalInstant deadline) {
+template <class Use>
+void RedisStore::read_records(std::span<const KeyView> keys, std::span<const std::size_t> which,
+                              LocalInstant deadline, Use&& use) {
     redis::Topology& topology = state_->wire.topology();
     for (std::size_t node = 0, nodes = topology.nodes(); node < nodes; ++node) {
         redis::Request request;
         state_->wire.add_clock(request);
         std::vector<std::size_t> asked;
-        for (std::size_t i = 0; i < keys.size(); ++i) {
-            if (node == 0) replies[i] = {{}, keys[i].valid() ? Trouble{} : KeyView::refusal()};
-            if (!keys[i].valid()) continue;
+        for (const auto i : which) {
             const std::string key = name(keys[i]);
             if (topology.node_of(key) != node) continue;
             request.command({"GET", key});
@@ -257,23 +279,67 @@ inline void RedisStore::find_some(std::span<const KeyView> keys, std::span<FindR
         const auto now =
             answers.fault ? std::nullopt : redis::State::read_clock(answers.replies[0]);
         for (std::size_t k = 0; k < asked.size(); ++k) {
-            FindReply& reply = replies[asked[k]];
+            Seen seen{{}, now.value_or(Instant{}), {}};
             if (answers.fault) {
-                reply.trouble = redis::trouble_of(*answers.fault);
-                continue;
+                seen.trouble = redis::trouble_of(*answers.fault);
+            } else if (const redis::Reply& value = answers.replies[k + 1]; !value.is_null()) {
+                const auto bytes = value.is_error() ? std::nullopt : value.text();
+                if (bytes) seen.record = redis::read_record(*bytes);
+                if (!seen.record || !now)
+                    seen.trouble = Trouble::schema(redis::trouble_with(bytes.value_or("")));
             }
-            const redis::Reply& value = answers.replies[k + 1];
-            if (value.is_null()) continue;
-            const auto bytes = value.is_error() ? std::nullopt : value.text();
-            auto record = bytes ? redis::read_record(*bytes) : std::nullopt;
-            if (!record || !now) {
-                reply.trouble = Trouble::schema(redis::trouble_with(bytes.value_or("")));
-            } else if (protocol::visible(&record->header, *now)) {
-                reply.record = protocol::view_of(
-                    keys[asked[k]], {record->header, std::move(record->payload)}, *now);
-            }
+            use(asked[k], seen);
         }
     }
+}
+
+inline void RedisStore::look(std::span<const ClaimRequest> requests, std::span<ClaimReply> replies,
+                             std::vector<std::size_t>& which, LocalInstant deadline) {
+    std::vector<KeyView> keys(requests.size());
+    std::vector<std::size_t> asked;
+    for (const auto i : which) {
+        keys[i] = requests[i].key;
+        if (keys[i].valid()) asked.push_back(i);
+    }
+    std::vector<bool> answered(requests.size(), false);
+    std::vector<std::size_t> left;
+    const auto overtakes = [&](std::size_t i) {
+        return std::any_of(left.begin(), left.end(),
+                           [&](std::size_t j) { return keys[j] == keys[i]; });
+    };
+    for (std::size_t at = 0; at < asked.size(); at += limits.items) {
+        const std::size_t count = std::min(limits.items, asked.size() - at);
+        read_records(
+            keys, std::span(asked).subspan(at, count), deadline, [&](std::size_t i, Seen& seen) {
+                if (seen.trouble.kind == Trouble::Kind::unavailable) {
+                    replies[i].trouble = std::move(seen.trouble);
+                    answered[i] = true;
+                    return;
+                }
+                answered[i] = !seen.trouble && !overtakes(i) &&
+                              detail::answer_by_look(seen.record ? &seen.record->header : nullptr,
+                                                     seen.record ? seen.record->payload : Payload{},
+                                                     seen.now, requests[i], replies[i]);
+                if (!answered[i]) left.push_back(i);
+            });
+    }
+    std::erase_if(which, [&](std::size_t i) { return answered[i]; });
+}
+
+inline void RedisStore::find_some(std::span<const KeyView> keys, std::span<FindReply> replies,
+                                  LocalInstant deadline) {
+    std::vector<std::size_t> asked;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+        replies[i] = {{}, keys[i].valid() ? Trouble{} : KeyView::refusal()};
+        if (!replies[i].trouble) asked.push_back(i);
+    }
+    read_records(keys, asked, deadline, [&](std::size_t i, Seen& seen) {
+        replies[i].trouble = std::move(seen.trouble);
+        if (replies[i].trouble || !seen.record) return;
+        if (!protocol::visible(&seen.record->header, seen.now)) return;
+        replies[i].record = protocol::view_of(
+            keys[i], {seen.record->header, std::move(seen.record->payload)}, seen.now);
+    });
 }
 
 inline void RedisStore::list_some(const ListQuery& query, std::size_t node,

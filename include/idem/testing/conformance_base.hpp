@@ -220,6 +220,8 @@ public:
         return fence;
     }
     bool forget(const Key& key) { return send(ForgetRequest{view(key), lease}).existed; }
+    /// Forgets it for the first or for a later time. @return the fence of the tombstone.
+    Fence forget_again(const Key& key) { return send(ForgetRequest{view(key), lease}).fence; }
 
     [[nodiscard]] std::optional<RecordView> find(const Key& key) {
         return untroubled(find_one(store(), view(key))).record;

@@ -359,6 +359,11 @@ void claim_settled(B& b) {
     expect(reply.codec == complete.codec, "the codec differs");
     expect_equal(reply.resource, "job-1", "the resource");
     expect_equal(reply.attempt, 1U, "the attempt");
+    expect_equal(reply.fence, fence, "the fence it was completed under");
+    expect(reply.owner == B::owner(1), "the owner is not the one that completed it");
+    const auto left = reply.retention_left;
+    expect(left >= B::retention - b.slack() && left <= B::retention + b.slack(),
+           "the result is kept for " + show(left));
     for (const auto kind : {FinishKind::fail, FinishKind::quarantine}) {
         const auto key = b.key(to_string(kind));
         b.settle(key, 1, kind);

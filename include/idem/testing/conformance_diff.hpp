@@ -65,6 +65,8 @@ inline void compare(Diff& d, const ClaimReply& m, const ClaimReply& s) {
     d.field("attempt", m.attempt, s.attempt);
     d.field("crashes", m.crashes, s.crashes);
     d.fence("fence", m.fence, s.fence);
+    d.field("owner", m.owner, s.owner);
+    d.time("retention_left", m.retention_left, s.retention_left);
     d.time("lease_left", m.lease_left, s.lease_left);
     d.time("created", m.created, s.created);
     d.time("started", m.started, s.started);
@@ -105,6 +107,7 @@ inline void compare(Diff& d, const ReapReply& m, const ReapReply& s) {
 inline void compare(Diff& d, const ForgetReply& m, const ForgetReply& s) {
     d.trouble(s.trouble);
     d.field("existed", m.existed, s.existed);
+    d.fence("fence", m.fence, s.fence);
 }
 
 inline void compare(Diff& d, const RecordHeader& m, const RecordHeader& s) {

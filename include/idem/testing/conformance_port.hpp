@@ -260,9 +260,13 @@ void components_never_meet(B& b) {
 template <class B>
 void forget_leaves_a_tombstone(B& b) {
     expect(!b.forget(b.key()), "forget says there was one");
+    expect_equal(b.forget_again(b.key("never")), 0U, "the fence of what never was");
     const Fence fence = b.acquire(b.key(), 1);
     expect(b.forget(b.key()), "forget says there was none");
     expect(!b.forget(b.key()), "forget says there was one, twice");
+    expect_equal(b.forget_again(b.key()), fence, "the fence of the tombstone");
+    const Fence other = b.acquire(b.key("first time"), 1);
+    expect_equal(b.forget_again(b.key("first time")), other, "the fence of a new tombstone");
     b.advance(std::chrono::seconds{59} - b.slack());
     expect_lost(b.finish(b.key(), 1, fence, FinishKind::complete), LostReason::forgotten,
                 "a late holder");

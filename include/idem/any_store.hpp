@@ -24,9 +24,13 @@ namespace idem::inline v0_1 {
 /// every store is; costs one virtual call per batch.
 class AnyStore {
 public:
-    // The type first: a compiler that asked the concept of AnyStore itself would never end.
+    // The whole concept is asked inside. To ask it here, of an AnyStore or a store over one, is to
+    // ask whether that can be made of itself, which never ends.
     template <class Store>
-    requires(!std::same_as<Store, AnyStore> && store<Store>) AnyStore(Store store)
+    requires(!std::same_as<Store, AnyStore> &&
+             requires(Store & s) {
+                 { s.purge(std::size_t{}) } -> std::same_as<PurgeReply>;
+             }) AnyStore(Store store)
         : held_(std::make_shared<Holds<Store>>(std::move(store))) {}  // NOLINT
 
     void claim(std::span<const ClaimRequest> requests, std::span<ClaimReply> replies) {

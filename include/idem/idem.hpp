@@ -54,6 +54,8 @@
 // #include <idem/layered/nesting.hpp>
 // #include <idem/layered/combiner.hpp>
 #include <idem/layered/combining.hpp>
+// #include <idem/layered/result_cache.hpp>
+#include <idem/layered/cached.hpp>
 #include <idem/layered/encrypted.hpp>
 // use
 #include <idem/guard_state.hpp>

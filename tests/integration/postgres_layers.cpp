@@ -9,6 +9,7 @@
 
 namespace {
 
+using idem_test::CachedWorld;
 using idem_test::EncryptedWorld;
 using idem_test::PostgresBench;
 using idem_test::PostgresWorld;
@@ -23,6 +24,12 @@ void ask(const std::string& what, std::uint64_t seed) {
 
 TEST_CASE("conformance: an encrypted PostgreSQL keeps every promise", "[integration][postgres]") {
     ask<EncryptedWorld<PostgresWorld>>("encrypted PostgreSQL", std::random_device{}());
+}
+
+TEST_CASE("conformance: a cached PostgreSQL keeps every promise", "[integration][postgres]") {
+    using World = CachedWorld<PostgresWorld>;
+    ask<World>("cached PostgreSQL", std::random_device{}());
+    CHECK(World::hits > 0);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 namespace {
 
+using idem_test::CachedWorld;
 using idem_test::EncryptedWorld;
 using idem_test::RedisCli;
 using idem_test::RedisWorld;
@@ -23,6 +24,12 @@ void ask(const std::string& what, std::uint64_t seed) {
 
 TEST_CASE("conformance: an encrypted Redis keeps every promise", "[integration][redis]") {
     ask<EncryptedWorld<RedisWorld>>("encrypted Redis", std::random_device{}());
+}
+
+TEST_CASE("conformance: a cached Redis keeps every promise", "[integration][redis]") {
+    using World = CachedWorld<RedisWorld>;
+    ask<World>("cached Redis", std::random_device{}());
+    CHECK(World::hits > 0);
 }
 
 }  // namespace

@@ -1,11 +1,15 @@
 #ifndef IDEM_TESTS_SUPPORT_LAYERED_WORLD_HPP
 #define IDEM_TESTS_SUPPORT_LAYERED_WORLD_HPP
 
+#include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
 
+#include <idem/layered/cached.hpp>
 #include <idem/layered/encrypted.hpp>
 #include <idem/memory/store.hpp>
 #include <idem/testing/manual_clock.hpp>
@@ -49,6 +53,28 @@ public:
 
 private:
     idem::EncryptedStore<StoreOf<World>> encrypted_;
+};
+
+/// A world with a cache in front of its store, by the same clock. What it answered is counted over
+/// all worlds of a type: a cache that answers nothing would keep every promise.
+template <class World>
+class CachedWorld : public World {
+public:
+    template <class... Args>
+    explicit CachedWorld(Args&&... args)
+        : World(std::forward<Args>(args)...),
+          cached_(World::store(),
+                  {.max_age = std::chrono::hours{1}, .clock = [this] { return World::now(); }}) {}
+    ~CachedWorld() { hits += cached_.usage().hits; }
+    CachedWorld(const CachedWorld&) = delete;  // its clock refers to it
+    CachedWorld& operator=(const CachedWorld&) = delete;
+
+    [[nodiscard]] idem::CachedStore<StoreOf<World>>& store() { return cached_; }
+
+    static inline std::atomic<std::uint64_t> hits{0};
+
+private:
+    idem::CachedStore<StoreOf<World>> cached_;
 };
 
 }  // namespace idem_test

@@ -7,6 +7,7 @@
 //   mismatch     a finished key with another request
 //   first        new keys: claim, handler, complete; the store grows from nothing
 //   memory       bytes per finished record
+//   cached       repeats of finished keys through a CachedStore over the store in memory
 //   scale        first, replay and bytes from 10^4 keys to --scale-max
 //   postgres     duplicates, first executions and batches on a server (--postgres CONNINFO)
 //
@@ -38,8 +39,8 @@ namespace {
 using namespace bench;
 
 struct Settings {
-    std::set<std::string> workloads{"fingerprint", "replay", "contended",
-                                    "mismatch",    "first",  "memory"};
+    std::set<std::string> workloads{"fingerprint", "replay", "contended", "mismatch",
+                                    "first",       "memory", "cached"};
     std::uint64_t keys = 1'000'000;      ///< Of `first` and `memory`, and of the large replay.
     std::uint64_t keys_cached = 10'000;  ///< Of what should run in cache.
     std::uint64_t scale_max = 1'000'000;
@@ -276,6 +277,41 @@ void replay(const Settings& settings, Report& report, bool contended) {
     }
 }
 
+/// What is above the store in memory here is above a round trip on a remote one.
+void cached(const Settings& settings, Report& report) {
+    Store ours;
+    fill(ours, settings.keys_cached);
+    using Cached = idem::CachedStore<idem::MemoryStore>;
+    const Cached store(ours.store, {.max_age = std::chrono::hours{1}});
+    idem::IdempotencyGuard<Cached> guard(store);
+    const auto each = [&](auto& asked) {
+        return [&] {
+            return time_threads(
+                1, settings.operations, [&](int, std::uint64_t begin, std::uint64_t end) {
+                    Ids ids;
+                    std::uint64_t size = 0;
+                    for (auto i = begin; i < end; ++i) {
+                        const auto number = scattered(i, settings.keys_cached);
+                        const auto fingerprint =
+                            idem::Fingerprint::of_bytes(Request(number).view());
+                        size += asked.run(ids(number), fingerprint, [] { return result; })
+                                    .value()
+                                    .size();
+                    }
+                    check(size == (end - begin) * result_size, "cached");
+                });
+        };
+    };
+    (void)each(guard)();
+    const auto rounds =
+        interleave({{"guard, cached", each(guard)}, {"guard", each(ours.guard)}}, settings.rounds);
+    check(store.usage().misses <= settings.keys_cached, "cached: not from the cache");
+    const auto setting = std::to_string(settings.keys_cached) + " keys 1 thr";
+    report.figures("cached", setting, rounds);
+    report.target("P2", "guard replay, cached / in memory, " + setting,
+                  ratio(rounds, "guard, cached", "guard"), false, 1.3);
+}
+
 void mismatch(const Settings& settings, Report& report) {
     Store ours;
     fill(ours, settings.keys_cached);
@@ -421,7 +457,7 @@ constexpr const char* usage =
     "idem_bench [--workloads a,b,...] [--keys N] [--keys-cached N] [--operations N] [--rounds N]\n"
     "           [--threads 1,2,4] [--scale-max N] [--clock wall|cpu] [--json FILE]\n"
     "           [--postgres CONNINFO] [--postgres-operations N]\n"
-    "workloads: fingerprint replay contended mismatch first memory scale postgres\n";
+    "workloads: fingerprint replay contended mismatch first memory cached scale postgres\n";
 
 std::vector<std::string> split(const std::string& text) {
     std::vector<std::string> out;
@@ -489,6 +525,7 @@ int main(int argc, char** argv) {
     if (asked("mismatch")) mismatch(*settings, report);
     if (asked("first")) first(*settings, report);
     if (asked("memory")) memory(settings->keys, report);
+    if (asked("cached")) cached(*settings, report);
     if (asked("scale")) scale(*settings, report);
     if (asked("postgres")) {
 #ifdef IDEM_BENCH_POSTGRES

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The first real job: examples/run.sh [--store memory|redis|postgres] [VIDEO]
+# The first real job: examples/run.sh [--store memory|redis|postgres|redis+postgres] [VIDEO]
 #
 # Builds the transcoding service, starts it on a free port and drives it as a bad network would:
 # requests arrive twice, twenty at once, after their client has died, with other content under the
@@ -11,7 +11,8 @@
 # Without VIDEO it makes a clip. A VIDEO of some ten seconds suits best: it is encoded six times.
 # With --store redis or postgres it starts a server of its own on a free port. Two services then
 # share it, and one of them is killed with SIGKILL in the middle of a job; with postgres
-# publish_article runs as well.
+# publish_article runs as well. With redis+postgres Redis is wiped, killed and started again
+# meanwhile.
 # SANITIZE=thread or SANITIZE=address instruments the service.
 set -euo pipefail
 
@@ -24,6 +25,8 @@ video=''
 failures=0
 service_pid=''
 server_pid=''
+redis_pid=''
+redis_port=''
 services=0
 log=''
 
@@ -38,9 +41,11 @@ have_everything() {
         command -v "$program" >/dev/null || return 1
     done
     pkg-config --exists libcrypto cpp-httplib || return 1
-    if [[ $store == redis ]]; then
-        command -v redis-server >/dev/null && [[ -f /usr/include/hiredis/hiredis.h ]]
-    elif [[ $store == postgres ]]; then
+    if [[ $store == redis* ]]; then
+        command -v redis-server >/dev/null && command -v redis-cli >/dev/null &&
+            [[ -f /usr/include/hiredis/hiredis.h ]] || return 1
+    fi
+    if [[ $store == *postgres ]]; then
         pkg-config --exists libpq && compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null
     fi
 }
@@ -56,10 +61,8 @@ install_packages() {
         command -v sudo >/dev/null || die "neither root nor sudo, and packages are missing"
         as_root=(sudo)
     fi
-    case $store in
-        redis) more=(libhiredis-dev redis-server) ;;
-        postgres) more=(libpq-dev postgresql) ;;
-    esac
+    if [[ $store == redis* ]]; then more+=(libhiredis-dev redis-server redis-tools); fi
+    if [[ $store == *postgres ]]; then more+=(libpq-dev postgresql); fi
     say "installing packages"
     local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get "${quiet[@]}")
     "${apt[@]}" update
@@ -71,8 +74,8 @@ install_packages() {
 build_service() {
     say "building the service in ${build#"$root"/}"
     local targets=(transcode_service) redis=AUTO postgres=AUTO
-    if [[ $store == redis ]]; then redis=ON; fi
-    if [[ $store == postgres ]]; then targets+=(publish_article) postgres=ON; fi
+    if [[ $store == redis* ]]; then redis=ON; fi
+    if [[ $store == *postgres ]]; then targets+=(publish_article) postgres=ON; fi
     cmake -S "$root" -B "$build" -G Ninja -DIDEM_BUILD_TESTS=OFF -DIDEM_SANITIZE="$sanitize" \
         -DIDEM_WITH_REDIS="$redis" -DIDEM_WITH_POSTGRES="$postgres" \
         -DCMAKE_BUILD_TYPE=Checked -DCMAKE_CXX_FLAGS_CHECKED='-O1 -g1' >"$build.log" ||
@@ -98,26 +101,44 @@ make_clip() {
 # --- the service ----------------------------------------------------------------------------------
 
 is_open() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
-start_server() {
-    if [[ $store == memory ]]; then
-        return
-    fi
+free_port() {
     local port=$((20000 + RANDOM % 20000))
     while is_open "$port"; do port=$((port + 1)); done
-    if [[ $store == redis ]]; then
-        mkdir -p "$run/redis"
-        redis-server --port "$port" --bind 127.0.0.1 --dir "$run/redis" --save '' --appendonly yes \
-            --appendfsync always >"$run/redis.log" 2>&1 &
-        store_url=redis://127.0.0.1:$port
-    else
+    printf '%s' "$port"
+}
+start_redis() {
+    mkdir -p "$run/redis"
+    redis-server --port "$redis_port" --bind 127.0.0.1 --dir "$run/redis" --save '' \
+        --appendonly yes --appendfsync always >>"$run/redis.log" 2>&1 &
+    redis_pid=$!
+    await "Redis" is_open "$redis_port"
+    say "  Redis listens on port $redis_port"
+}
+start_server() {
+    if [[ $store == redis* ]]; then
+        redis_port=$(free_port)
+        start_redis
+        store_url=redis://127.0.0.1:$redis_port
+    fi
+    if [[ $store == *postgres ]]; then
+        local port
+        port=$(free_port)
         "$root/tests/support/postgres_server.sh" postgres "$run/postgres" "$port" \
             >"$run/postgres.log" 2>&1 &
-        store_url=postgres://postgres@127.0.0.1:$port/postgres
+        server_pid=$!
+        await "PostgreSQL" is_open "$port"
+        say "  PostgreSQL listens on port $port"
+        postgres_url=postgres://postgres@127.0.0.1:$port/postgres
+        store_url=$postgres_url
     fi
-    server_pid=$!
-    await "the server" is_open "$port"
-    lease=15  # a request may take 5 s, and three of them must fit
-    say "  the server listens on port $port"
+    if [[ $store == redis+postgres ]]; then
+        store_url="redis+$postgres_url?front=redis%3A%2F%2F127.0.0.1%3A$redis_port"
+    fi
+    # A request may take 5 s, or 10 where it may wait for others; three of them must fit.
+    case $store in
+        redis+postgres) lease=33 ;;
+        redis | postgres) lease=15 ;;
+    esac
 }
 
 start_service() {
@@ -140,9 +161,7 @@ stop_if_running() {
         if kill -0 "$pid" 2>/dev/null; then kill -QUIT "$pid" || true; fi
     done
     # What is started in the background is deaf to QUIT unless it says otherwise, as Redis does not.
-    if [[ $store == redis && -n $server_pid ]]; then
-        kill -TERM "$server_pid" 2>/dev/null || true
-    fi
+    if [[ -n $redis_pid ]]; then kill -TERM "$redis_pid" 2>/dev/null || true; fi
 }
 
 # Until the command succeeds; with dots, so that one sees what is waited for.
@@ -453,6 +472,30 @@ repeat_callback() {
     end "callback, repeated" 3
 }
 
+# What the layer in front may suffer while the one behind goes on.
+front_keys() { redis-cli -p "$redis_port" DBSIZE | tr -dc 0-9; }
+wipe_front() {
+    local before
+    before=$(front_keys)
+    redis-cli -p "$redis_port" FLUSHALL >/dev/null
+    check "Redis is wiped: it held $before results" test "$((before > 0)) $(front_keys)" = "1 0"
+}
+kill_front() {
+    kill -KILL "$redis_pid"
+    wait "$redis_pid" 2>/dev/null || true
+    redis_pid=''
+    say "SIGKILL: Redis is gone, PostgreSQL carries on"
+}
+restart_front() {
+    check "the service has told that it goes on without Redis" \
+        grep -q '^front: the front is left alone' "$log"
+    start_redis
+}
+front_is_back() {
+    submit twenty.back twenty "$(options "$clip")"
+    grep -q '^front: the front answers again' "$log"
+}
+
 # The service that runs a job is killed; another one on the same store takes the job over when its
 # lease has ended. What the dead one had counted is gone with it: no row of the table.
 is_final() {
@@ -571,8 +614,7 @@ while (($# > 0)); do
 done
 store_url=$store:// lease=6 killed=none
 case $store in
-    memory | redis | postgres) ;;
-    redis+postgres) die "the store '$store' is not built in" ;;
+    memory | redis | postgres | redis+postgres) ;;
     *) die "unknown store '$store'; one of memory, redis, postgres, redis+postgres" ;;
 esac
 [[ -z $video || -f $video ]] || die "there is no file $video"
@@ -593,16 +635,22 @@ send_parts
 merge_parts
 submit_twenty
 submit_other_content
+if [[ $store == redis+postgres ]]; then wipe_front; fi
 correct_input
+if [[ $store == redis+postgres ]]; then kill_front; fi
 refuse_for_good
 lose_client
 cancel_job
+if [[ $store == redis+postgres ]]; then
+    restart_front
+    await "Redis to be used again" front_is_back
+fi
 repeat_callback
 if [[ $store != memory ]]; then kill_one_of_two; fi
 terminate
-if [[ $store == postgres ]]; then
+if [[ $store == *postgres ]]; then
     say "publish_article: row, record and URL in one transaction"
-    check "publish_article" "$build/examples/publish_article" "$store_url"
+    check "publish_article" "$build/examples/publish_article" "$postgres_url"
 fi
 
 say "the proof"

@@ -14,7 +14,9 @@
 #include <system_error>
 #include <utility>
 
+#include <idem/any_front.hpp>
 #include <idem/detail/url.hpp>
+#include <idem/layered/tiered.hpp>
 #include <idem/memory/store.hpp>
 #include <idem/store.hpp>
 
@@ -24,9 +26,13 @@ namespace idem::inline v0_1 {
 /// every store is; costs one virtual call per batch.
 class AnyStore {
 public:
-    // The type first: a compiler that asked the concept of AnyStore itself would never end.
+    // The whole concept is asked inside. To ask it here, of an AnyStore or a store over one, is to
+    // ask whether that can be made of itself, which never ends.
     template <class Store>
-    requires(!std::same_as<Store, AnyStore> && store<Store>) AnyStore(Store store)
+    requires(!std::same_as<Store, AnyStore> &&
+             requires(Store & s) {
+                 { s.purge(std::size_t{}) } -> std::same_as<PurgeReply>;
+             }) AnyStore(Store store)
         : held_(std::make_shared<Holds<Store>>(std::move(store))) {}  // NOLINT
 
     void claim(std::span<const ClaimRequest> requests, std::span<ClaimReply> replies) {
@@ -123,6 +129,7 @@ static_assert(store<AnyStore>);
 namespace detail {
 
 using StoreOpener = std::function<AnyStore(const Url&)>;
+using FrontOpener = std::function<AnyFront(const Url&)>;
 
 /// The schemes that this shared object can open. A backend's umbrella adds its own by an inline
 /// variable, so that including it is all that a user does.
@@ -133,12 +140,27 @@ struct StoreSchemes {
     }
     std::mutex mutex{};
     std::map<std::string, StoreOpener, std::less<>> openers{};
+    std::map<std::string, FrontOpener, std::less<>> fronts{};
+
+    template <class Opener>
+    [[nodiscard]] Opener find(std::map<std::string, Opener, std::less<>> StoreSchemes::*where,
+                              std::string_view scheme) {
+        std::scoped_lock const lock(mutex);
+        const auto found = (this->*where).find(scheme);
+        return found == (this->*where).end() ? Opener() : found->second;
+    }
 };
 
 inline bool add_store_scheme(std::string scheme, StoreOpener opener) {
     StoreSchemes& schemes = StoreSchemes::instance();
     std::scoped_lock const lock(schemes.mutex);
     return schemes.openers.insert_or_assign(std::move(scheme), std::move(opener)).second;
+}
+
+inline bool add_front_scheme(std::string scheme, FrontOpener opener) {
+    StoreSchemes& schemes = StoreSchemes::instance();
+    std::scoped_lock const lock(schemes.mutex);
+    return schemes.fronts.insert_or_assign(std::move(scheme), std::move(opener)).second;
 }
 
 /// @throws UsageError, naming the option, for anything but a whole number.
@@ -171,27 +193,56 @@ inline bool add_store_scheme(std::string scheme, StoreOpener opener) {
     return MemoryStore(std::move(options));
 }
 
+/// front+back://…&front=URL: the back's own URL with the front's, percent-encoded, as an option.
+/// @param plus where the scheme is put together.
+[[nodiscard]] inline AnyStore open_tiered_store(const Url& url, std::size_t plus) {
+    auto& schemes = StoreSchemes::instance();
+    std::string front_text;
+    std::string back_text = url.scheme.substr(plus + 1) + "://" + url.place;
+    const auto options = url.text.find('?');
+    char between = '?';
+    for (std::size_t at = options; at < url.text.size();) {
+        const auto end = std::min(url.text.find('&', at + 1), url.text.size());
+        const std::string option = url.text.substr(at + 1, end - at - 1);
+        at = end;
+        if (option.starts_with("front=")) {
+            front_text = percent_decode(option.substr(6));
+        } else {
+            back_text += between + option;
+            between = '&';
+        }
+    }
+    const auto front = parse_url(front_text);
+    const auto open = front ? schemes.find(&StoreSchemes::fronts, front->scheme) : FrontOpener();
+    if (!open)
+        throw UsageError("store URL: " + url.scheme + ":// needs front=" +
+                         url.scheme.substr(0, plus) + "://..., percent-encoded");
+    const auto back = parse_url(back_text);
+    return TieredStore(open(*front),
+                       schemes.find(&StoreSchemes::openers, back->scheme)(*back));
+}
+
 }  // namespace detail
 
 /// Opens a store by its URL: `memory://`, and the schemes of the backends whose umbrella header was
-/// included. Each call of `memory://` opens a store of its own.
+/// included; `redis+postgres://…?front=redis%3A%2F%2Fhost` is PostgreSQL behind Redis. Each call of
+/// `memory://` opens a store of its own.
 /// @throws UsageError for an unknown scheme or option, by name; UnavailableError.
 [[nodiscard]] inline AnyStore open_store(std::string_view text) {
     const auto parsed = detail::parse_url(text);
     if (!parsed) throw UsageError("a store URL is scheme://place?name=value&name=value");
     const detail::Url& url = *parsed;
     if (url.scheme == "memory") return detail::open_memory_store(url);
-    detail::StoreOpener opener;
-    {
-        auto& schemes = detail::StoreSchemes::instance();
-        std::scoped_lock const lock(schemes.mutex);
-        const auto found = schemes.openers.find(url.scheme);
-        if (found != schemes.openers.end()) opener = found->second;
-    }
-    if (!opener)
-        throw UsageError("no store for the scheme \"" + url.scheme +
-                         "\": include the umbrella header of its backend");
-    return opener(url);
+    auto& schemes = detail::StoreSchemes::instance();
+    if (const auto opener = schemes.find(&detail::StoreSchemes::openers, url.scheme))
+        return opener(url);
+    const auto plus = url.scheme.find('+');
+    if (plus != std::string::npos &&
+        schemes.find(&detail::StoreSchemes::fronts, url.scheme.substr(0, plus)) &&
+        schemes.find(&detail::StoreSchemes::openers, url.scheme.substr(plus + 1)))
+        return detail::open_tiered_store(url, plus);
+    throw UsageError("no store for the scheme \"" + url.scheme +
+                     "\": include the umbrella header of its backend");
 }
 
 }  // namespace idem::inline v0_1

@@ -56,6 +56,9 @@
 #include <idem/layered/combining.hpp>
 #include <idem/layered/front.hpp>
 #include <idem/layered/tiered.hpp>
+// #include <idem/layered/result_cache.hpp>
+#include <idem/layered/cached.hpp>
+#include <idem/layered/encrypted.hpp>
 // use
 #include <idem/guard_state.hpp>
 #include <idem/late_finish.hpp>
@@ -70,6 +73,7 @@
 #include <idem/batch.hpp>
 #include <idem/guard.hpp>
 #include <idem/token.hpp>
+#include <idem/any_front.hpp>
 #include <idem/any_store.hpp>
 
 // testing: for users who test a store or a clock of their own; not part of the umbrella

@@ -51,6 +51,17 @@ public:
         return fold(state ^ secret_, seed_ | 1U);
     }
 
+    /// Of a `KeyView`, part by part.
+    template <class Key>
+    [[nodiscard]] std::uint64_t of_key(const Key& key) const noexcept {
+        const std::uint64_t head = std::uint64_t{static_cast<std::uint8_t>(key.component)} << 32U |
+                                   key.scope.size() << 16U | key.tenant.size() << 8U |
+                                   key.id.size();
+        auto state = add(begin(head), key.scope);
+        if (!key.tenant.empty()) state = add(state, key.tenant);
+        return end(add(state, key.id));
+    }
+
 private:
     template <class Word>
     [[nodiscard]] static std::uint64_t read(const char* at) noexcept {

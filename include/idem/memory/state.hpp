@@ -54,13 +54,7 @@ public:
 
     /// Where a key lives: the upper bits choose the shard, the lower ones its place there.
     [[nodiscard]] std::uint64_t hash(const KeyView& key) const noexcept {
-        const std::uint64_t head = std::uint64_t{static_cast<std::uint8_t>(key.component)} << 32U |
-                                   key.scope.size() << 16U | key.tenant.size() << 8U |
-                                   key.id.size();
-        auto state = hash_.begin(head);
-        state = hash_.add(state, key.scope);
-        if (!key.tenant.empty()) state = hash_.add(state, key.tenant);
-        return hash_.end(hash_.add(state, key.id));
+        return hash_.of_key(key);
     }
     /// The hash, with the slot on its way into the cache: a large table's slot is not there, and
     /// waiting for it is a third of an operation.

@@ -27,6 +27,7 @@ namespace idem::inline v0_1::testing::conformance {
 ///     std::string prefix()               goes before every scope, so that one server can be shared
 ///     Duration slack()                   the clock does not stand still: times may differ by this
 ///     bool list_may_repeat()             list shows a key at least once instead of once
+///     std::size_t message_bytes_max()    the store cuts the message of a failure even shorter
 ///     bool expires_unasked()             the store removes by itself; purge may count nothing
 ///     void put_raw(KeyView, string_view) puts garbage where the key's record is kept
 template <class W>
@@ -56,6 +57,11 @@ template <class W>
 [[nodiscard]] bool expires_unasked(W& world) {
     if constexpr (requires { world.expires_unasked(); }) return world.expires_unasked();
     return false;
+}
+template <class W>
+[[nodiscard]] std::size_t message_bytes_max_of(W& world) {
+    if constexpr (requires { world.message_bytes_max(); }) return world.message_bytes_max();
+    return Failure::message_bytes_max;
 }
 template <class W>
 concept holds_garbage = requires(W& world, const KeyView& key, std::string_view bytes) {

@@ -187,6 +187,10 @@ private:
             const auto before = slot;
             meet_before(before, requests[i], now);
             const auto model = protocol::apply(slot, requests[i], now).reply;
+            if (slot) {
+                auto& message = slot->payload.failure_message;
+                message.resize(std::min(message.size(), message_bytes_max_of(bench_.world)));
+            }
             meet(before, requests[i], model);
             learn(key, requests[i], replies[i], step);
             Diff diff(bench_.slack());

@@ -45,7 +45,7 @@ idem::ListQuery of_tenant(const std::string& tenant, std::size_t page) {
     return query;
 }
 
-TEST_CASE("F4 erase: all of one tenant goes, over many pages, and nothing of another", "[erase]") {
+TEST_CASE("erase: all of one tenant goes, over many pages, and nothing of another", "[erase]") {
     idem::MemoryStore store;
     fill(store, "leaver", 1'234);
     fill(store, "stayer", 300);

@@ -116,8 +116,8 @@ namespace detail {
 
 [[nodiscard]] inline idem::Component component_of(const std::string& word) {
     using idem::Component;
-    for (const auto one : {Component::call, Component::token, Component::lease, Component::message,
-                           Component::gate})
+    for (const auto one :
+         {Component::call, Component::token, Component::lease, Component::message, Component::gate})
         if (word == to_string(one)) return one;
     throw WrongUsage("--component is one of call, token, lease, message, gate");
 }
@@ -191,8 +191,7 @@ struct Option {
         {"--rerun", "r", &A::rerun, {}},
         {"--result-file", "r", nullptr, [](A& a, Text v) { a.result_file = v; }},
         {"--codec", "r", nullptr, [](A& a, Text v) { a.codec = codec_of(v); }},
-        {"--retention", "r", nullptr,
-         [](A& a, Text v) { a.retention = age_of("--retention", v); }},
+        {"--retention", "r", nullptr, [](A& a, Text v) { a.retention = age_of("--retention", v); }},
     };
     return all;
 }

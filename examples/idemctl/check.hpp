@@ -21,14 +21,16 @@ namespace idemctl {
 /// What only its backend can ask, then what every store must be able to do.
 inline int check(idem::AnyStore& store, const Arguments& a) {
     Report report(a.json);
+    const std::string scheme = a.store.substr(0, a.store.find("://"));
     bool there = true;
 #ifdef IDEMCTL_HAS_POSTGRES
-    if (a.store.starts_with("postgres")) there = check_postgres(report, a.store);
+    if (scheme == "postgres" || scheme == "postgresql") there = check_postgres(report, a.store);
 #endif
 #ifdef IDEMCTL_HAS_REDIS
-    if (a.store.starts_with("redis")) there = check_redis(report, a.store);
+    if (scheme == "redis" || scheme == "rediss" || scheme == "redis+unix")
+        there = check_redis(report, a.store);
 #endif
-    if (a.store.starts_with("memory:"))
+    if (scheme == "memory")
         report.warn("persistence", "memory:// is seen by its own process only, and ends with it");
     if (there) check_round_trip(report, store);
     return report.status();

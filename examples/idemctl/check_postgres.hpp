@@ -28,9 +28,9 @@ inline void check_postgres_durability(Report& report, const std::string& commit,
     const auto options = idem::postgres::options_of(idem::detail::parse_url(url).value());
     const auto deadline = idem::LocalClock::now() + options.time_allowed;
     idem::postgres::Fault fault;
-    auto connection = idem::postgres::Connection::open(
-        idem::postgres::Conninfo(options.conninfo),
-        idem::LocalClock::now() + options.connect_timeout, fault);
+    auto connection =
+        idem::postgres::Connection::open(idem::postgres::Conninfo(options.conninfo),
+                                         idem::LocalClock::now() + options.connect_timeout, fault);
     if (!connection) {
         report.fail("reachable", fault.message, unavailable);
         return false;

@@ -19,8 +19,7 @@ class RedisInfo {
 public:
     explicit RedisInfo(idem::redis::Connection& connection, idem::LocalInstant deadline) {
         idem::redis::Request request;
-        for (const char* section :
-             {"server", "memory", "persistence", "replication", "stats"})
+        for (const char* section : {"server", "memory", "persistence", "replication", "stats"})
             request.command({"INFO", section});
         request.command({"CONFIG", "GET", "appendfsync"});
         asked_ = wall_clock();
@@ -73,20 +72,32 @@ inline void check_redis_eviction(Report& report, const RedisInfo& info) {
         report.warn("eviction", "maxmemory-policy is " + policy +
                                     ": a claim that is evicted runs twice; set noeviction");
     } else if (evicted != "0" && !evicted.empty()) {
-        report.warn("eviction", evicted + " keys were evicted since the server started, under "
-                                          "another policy than the present noeviction");
+        report.warn("eviction", evicted +
+                                    " keys were evicted since the server started, under "
+                                    "another policy than the present noeviction");
     } else {
-        report.ok("eviction", "noeviction" + std::string(info["maxmemory"] == "0"
-                                                             ? ", and no maxmemory"
-                                                             : ""));
+        report.ok("eviction", "noeviction");
     }
+}
+
+inline void check_redis_memory(Report& report, const RedisInfo& info) {
+    const auto bytes = [&](const char* name) {
+        return detail::number_of<std::uint64_t>(info[name]).value_or(0);
+    };
+    const std::uint64_t most = bytes("maxmemory");
+    if (most == 0) return report.ok("memory", "no maxmemory: the machine's own is what there is");
+    const std::string words =
+        std::to_string(bytes("used_memory") * 100 / most) + " % of maxmemory is used";
+    if (bytes("used_memory") < most / 10 * 9) return report.ok("memory", words);
+    report.warn("memory", words + ": a full server refuses new keys; give it more, or keep less");
 }
 
 inline void check_redis_persistence(Report& report, const RedisInfo& info) {
     const std::string name = "persistence";
     if (info["aof_enabled"] != "1")
-        return report.warn(name, "appendonly is off: a restart forgets what was answered, and keys "
-                                 "run again; set appendonly yes");
+        return report.warn(name,
+                           "appendonly is off: a restart forgets what was answered, and keys "
+                           "run again; set appendonly yes");
     if (info["aof_last_write_status"] != "ok")
         return report.fail(name, "the append only file cannot be written: look at the disk");
     if (info.fsync().empty())
@@ -111,8 +122,7 @@ inline void check_redis_persistence(Report& report, const RedisInfo& info) {
         report.fail("reachable", fault.message, unavailable);
         return false;
     }
-    report.ok("reachable",
-              target.place.name() + (target.place.encryption ? ", encrypted" : ""));
+    report.ok("reachable", target.place.name() + (target.place.encryption ? ", encrypted" : ""));
     const RedisInfo info(*connection, deadline);
     if (!info.fault().empty()) {
         report.fail("server", info.fault(), unavailable);
@@ -129,6 +139,7 @@ inline void check_redis_persistence(Report& report, const RedisInfo& info) {
     if (info["role"] != "master")
         report.fail("role", "it is a replica: the store needs the master of it, " +
                                 info["master_host"] + ":" + info["master_port"]);
+    check_redis_memory(report, info);
     check_redis_eviction(report, info);
     check_redis_persistence(report, info);
     return true;

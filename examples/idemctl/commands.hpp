@@ -60,7 +60,9 @@ inline int list(idem::AnyStore& store, const Arguments& a) {
         return ++count != a.limit.value_or(0);
     });
     if (!a.json && count > 0) table.flush();
-    if (!a.json) print(count == 0 ? "no records" : counted(count, "record"));
+    if (!a.json)
+        print((count == 0 ? "no records" : counted(count, "record")) +
+              (count == a.limit ? ": as many as --limit lets through" : ""));
     if (!walk.trouble().empty()) throw idem::SchemaError("left out: " + walk.trouble());
     return count == 0 ? nothing : ok;
 }
@@ -145,11 +147,11 @@ inline int forget_matches(idem::AnyStore& store, const Arguments& a) {
     } else {
         print("forgot " + counted(erased.erased, "record"));
         if (matched > 0)
-            print("Their names stay as tombstones for a minute, or as long as a holder's lease;\n"
-                  "in PostgreSQL until idemctl purge has run after that.");
+            print(
+                "Their names stay as tombstones for a minute, or as long as a holder's lease;\n"
+                "in PostgreSQL until idemctl purge has run after that.");
     }
-    if (erased.erased > 0 && erased.trouble)
-        std::cerr << "some are left: run it again\n";
+    if (erased.erased > 0 && erased.trouble) std::cerr << "some are left: run it again\n";
     erased.trouble.raise();
     if (!walk.trouble().empty()) throw idem::SchemaError("left: " + walk.trouble());
     return erased.erased == 0 ? nothing : ok;
@@ -217,15 +219,16 @@ inline int resolve(idem::AnyStore& store, const Arguments& a) {
         print(std::move(out));
     } else {
         print(reply.resolved ? "resolved: it is " + state_word(reply.state)
-                             : "lost: it has changed meanwhile, and is " +
-                                   state_word(reply.state) + "; look again");
+                             : "lost: it has changed meanwhile, and is " + state_word(reply.state) +
+                                   "; look again");
     }
     return reply.resolved ? ok : changed;
 }
 
 inline int purge(idem::AnyStore& store, const Arguments& a) {
-    if (!confirm(a, "remove " + (a.limit ? "at most " + counted(*a.limit, "record")
-                                         : std::string("all records")) +
+    if (!confirm(a, "remove " +
+                        (a.limit ? "at most " + counted(*a.limit, "record")
+                                 : std::string("all records")) +
                         " past retention"))
         return nothing;
     std::size_t removed = 0;

@@ -28,8 +28,12 @@ enum Status : int {
     changed = 5,
 };
 
-inline void print(const std::string& line) { std::cout << line << '\n'; }
-inline void print(JsonObject object) { print(std::move(object).finish()); }
+inline void print(const std::string& line) {
+    std::cout << line << '\n';
+}
+inline void print(JsonObject object) {
+    print(std::move(object).finish());
+}
 
 /// Rows under a headline, each column as wide as its widest cell among the first thousand rows:
 /// a table of millions is written as it comes.

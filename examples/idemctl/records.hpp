@@ -147,8 +147,8 @@ inline void show_time(const std::string& name, idem::Instant at) {
                                                      : "  " + in_words(age) + " ago"));
 }
 inline void show_bytes(const std::string& name, const std::string& bytes) {
-    show_field(name, bytes.empty() ? ""
-                                   : counted(bytes.size(), "byte") + ": " + escape(bytes, 200));
+    show_field(name,
+               bytes.empty() ? "" : counted(bytes.size(), "byte") + ": " + escape(bytes, 200));
 }
 
 inline void show(const idem::RecordView& record) {
@@ -156,8 +156,10 @@ inline void show(const idem::RecordView& record) {
     const auto& payload = record.payload;
     const bool running = header.state == idem::State::running;
     std::string flags;
-    for (const auto& [set, word] : {std::pair{header.token, "token"}, {header.bound, "bound"},
-                                    {header.verify, "verify"}, {header.takeover, "takeover"}})
+    for (const auto& [set, word] : {std::pair{header.token, "token"},
+                                    {header.bound, "bound"},
+                                    {header.verify, "verify"},
+                                    {header.takeover, "takeover"}})
         if (set) flags += (flags.empty() ? "" : ", ") + std::string(word);
     show_field("component", to_string(record.component));
     show_field("scope", escape(record.key.scope));
@@ -169,8 +171,8 @@ inline void show(const idem::RecordView& record) {
     show_field("fence", std::to_string(header.fence));
     show_field("owner", idem::detail::hex(header.owner.stored()));
     show_field("flags", flags);
-    show_field("orphan", std::string(to_string(header.policy.orphan)) + "; " +
-                             caps_word(header.policy));
+    show_field("orphan",
+               std::string(to_string(header.policy.orphan)) + "; " + caps_word(header.policy));
     show_time("created", header.created);
     show_time("started", header.started);
     show_time("completed", header.completed);
@@ -185,9 +187,9 @@ inline void show(const idem::RecordView& record) {
         show_field("  message", escape(payload.failure_message));
     }
     const bool done = header.state == idem::State::succeeded;
-    show_field("result", done ? std::string(to_string(header.result)) + ", codec " +
-                                    codec_word(header.codec)
-                              : "");
+    show_field(
+        "result",
+        done ? std::string(to_string(header.result)) + ", codec " + codec_word(header.codec) : "");
     if (done) show_bytes("  bytes", payload.result);
     show_bytes("checkpoint", payload.checkpoint);
     show_bytes("resource", payload.resource);

@@ -19,7 +19,9 @@ class Report {
 public:
     explicit Report(bool json) : json_(json) {}
 
-    void ok(const std::string& check, const std::string& what) { line("ok", check, what, Status{}); }
+    void ok(const std::string& check, const std::string& what) {
+        line("ok", check, what, Status{});
+    }
     void warn(const std::string& check, const std::string& what) {
         line("warning", check, what, nothing);
     }
@@ -31,8 +33,7 @@ public:
 
 private:
     void line(std::string word, std::string check, const std::string& what, Status status) {
-        if (status_ != unavailable && (status > status_ || status == unavailable))
-            status_ = status;
+        if (status_ != unavailable && (status > status_ || status == unavailable)) status_ = status;
         if (json_) {
             JsonObject out;
             out.text("check", check).text("status", word == "FAILED" ? "failed" : word);
@@ -50,11 +51,12 @@ private:
 /// @param half_way this machine's clock when the server was asked, and half of the time it took.
 inline void check_clock(Report& report, idem::Instant server, idem::Instant half_way) {
     const idem::Duration apart = server > half_way ? server - half_way : half_way - server;
-    const std::string words = "the server's clock is " + in_words(apart) +
-                              (server > half_way ? " ahead" : " behind");
+    const std::string words =
+        "the server's clock is " + in_words(apart) + (server > half_way ? " ahead" : " behind");
     if (apart < std::chrono::seconds{2}) return report.ok("clock", words);
-    report.warn("clock", words + ": records go by the server's, ages shown here are wrong by "
-                                 "that; run an NTP client on both");
+    report.warn("clock", words +
+                             ": records go by the server's, ages shown here are wrong by "
+                             "that; run an NTP client on both");
 }
 
 /// Claims, releases and forgets a key that nobody else has: scripts or functions and every right

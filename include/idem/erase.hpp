@@ -42,15 +42,13 @@ template <store Store>
 
 }  // namespace detail
 
-/// Forgets everything that a query matches (everything there is, where it is empty): all of one
-/// tenant, page by page of `query.limit` records. A repeat of an erased key runs again, and a
-/// holder that still runs is told `lost`. One record that cannot be read or is locked does not
-/// stop the rest. A record that comes while it runs may be missed: stop the tenant first, or erase
-/// until nothing is found. For any thread; after a crash what is left can be erased again.
-///
-/// What stays is a tombstone with the key's name, its fence and its last owner, for `lease`, or
-/// what a holder has left of its own, and for a minute at least. Redis and memory then drop it by
-/// themselves; in PostgreSQL `purge` does.
+/// Forgets everything that a query matches (all there is, where it is empty), page by page of
+/// `query.limit` records: so a tenant is erased. Its keys run again, and a holder that still runs
+/// is told `lost`. One record that is locked or cannot be read does not stop the rest; one that
+/// comes meanwhile may be missed, so erase until nothing is found. For any thread; after a crash
+/// it begins again. A tombstone with the key's name and fence stays for `lease`, or for what a
+/// holder has left, and for a minute at least: Redis and memory then drop it, in PostgreSQL
+/// `purge`.
 template <store Store>
 [[nodiscard]] EraseReply erase(Store& s, ListQuery query,
                                Duration lease = std::chrono::minutes{1}) {

@@ -49,15 +49,13 @@ TEST_CASE("idemctl: no key in PostgreSQL harms a terminal or a reader of JSON",
           "[integration][postgres]") {
     hold_to(idem_test::ctl_survives_any_key);
 }
-TEST_CASE("idemctl erases a tenant in PostgreSQL, once it was told to",
-          "[integration][postgres]") {
+TEST_CASE("idemctl erases a tenant in PostgreSQL, once it was told to", "[integration][postgres]") {
     hold_to(idem_test::ctl_erases_a_tenant);
 }
 TEST_CASE("idemctl settles what is held in PostgreSQL", "[integration][postgres]") {
     hold_to(idem_test::ctl_settles_what_is_held);
 }
-TEST_CASE("idemctl says in PostgreSQL that somebody else was faster",
-          "[integration][postgres]") {
+TEST_CASE("idemctl says in PostgreSQL that somebody else was faster", "[integration][postgres]") {
     hold_to(idem_test::ctl_says_that_it_lost);
 }
 

@@ -33,8 +33,7 @@ TEST_CASE("idemctl finds what is stuck or held on Redis", "[integration][redis]"
 TEST_CASE("idemctl shows all of a record on Redis", "[integration][redis]") {
     hold_to(idem_test::ctl_shows_all_of_a_record);
 }
-TEST_CASE("idemctl: no key on Redis harms a terminal or a reader of JSON",
-          "[integration][redis]") {
+TEST_CASE("idemctl: no key on Redis harms a terminal or a reader of JSON", "[integration][redis]") {
     hold_to(idem_test::ctl_survives_any_key);
 }
 TEST_CASE("idemctl erases a tenant on Redis, once it was told to", "[integration][redis]") {
@@ -56,8 +55,8 @@ TEST_CASE("idemctl: a record on Redis that cannot be read is named, and the rest
     const idem::Key bad{"s", "bad", "t"};
     REQUIRE(idem::claim_one(store, idem_test::claim_of(good, 1)).fence != 0);
     RedisCli cli(shared_redis().url());
-    (void)cli({"SET", idem::redis::name_of(prefix, idem_test::view_of(bad)), "garbage", "EX",
-               "600"});
+    (void)cli(
+        {"SET", idem::redis::name_of(prefix, idem_test::view_of(bad)), "garbage", "EX", "600"});
     const Ctl ctl(url);
     const auto list = ctl({"list"});
     CHECK(list.status == 4);
@@ -88,8 +87,17 @@ TEST_CASE("idemctl check: a server as it must be is ok, and each lack is named",
     CHECK(ctl({"check"}).says("Redis " + version + "\n"));
     CHECK(ctl({"list"}).status == 1);  // the probe was forgotten
 
-    (void)cli({"CONFIG", "SET", "maxmemory-policy", "volatile-lru"});
+    CHECK(ctl({"check"}).says("ok       memory       no maxmemory"));
+    (void)cli({"CONFIG", "SET", "maxmemory", "1gb"});
+    CHECK(ctl({"check"}).says(" % of maxmemory is used\n"));
+    const auto used = std::stoll(cli.info("memory", "used_memory"));
+    (void)cli({"CONFIG", "SET", "maxmemory", std::to_string(used + used / 20)});
     auto run = ctl({"check", "--json"});
+    CHECK(checked(run)["memory"] == "warning");
+    (void)cli({"CONFIG", "SET", "maxmemory", "0"});
+
+    (void)cli({"CONFIG", "SET", "maxmemory-policy", "volatile-lru"});
+    run = ctl({"check", "--json"});
     CHECK(run.status == 1);
     CHECK(checked(run)["eviction"] == "warning");
     CHECK(run.says("set noeviction"));
@@ -104,8 +112,7 @@ TEST_CASE("idemctl check: a server as it must be is ok, and each lack is named",
 
     (void)cli({"ACL", "SETUSER", "app", "reset", "on", ">secret", "~idem:*", "&idem:*", "+@all",
                "-eval", "-evalsha"});
-    run = Ctl("redis://app:secret@127.0.0.1:" + std::to_string(server.port()))(
-        {"check", "--json"});
+    run = Ctl("redis://app:secret@127.0.0.1:" + std::to_string(server.port()))({"check", "--json"});
     CHECK(run.status == 4);
     CHECK(checked(run)["round trip"] == "failed");
     CHECK(run.says("NOPERM"));
@@ -152,6 +159,21 @@ TEST_CASE("The README's Redis rights are enough for the store and for idemctl",
     allow(rights[1]);
     CHECK(ctl({"check"}).says("appendfsync everysec"));
     CHECK(cli({"ACL", "GETUSER", "app"}).find("+@all") == std::string::npos);
+}
+
+TEST_CASE("Redis shows who is connected: idem, or the name that the URL has",
+          "[integration][redis]") {
+    RedisCli cli(shared_redis().url());
+    const auto connected = [&](const std::string& name) {
+        return cli({"CLIENT", "LIST"}).find(" name=" + name + " ") != std::string::npos;
+    };
+    auto store = idem::open_store(shared_redis().url("?prefix=" + idem_test::fresh_prefix()));
+    REQUIRE_FALSE(store.list({}).trouble);
+    CHECK(connected("idem"));
+    CHECK_FALSE(connected("shop-front"));
+    auto named = idem::open_store(shared_redis().url("?client_name=shop-front"));
+    REQUIRE_FALSE(named.list({}).trouble);
+    CHECK(connected("shop-front"));
 }
 
 TEST_CASE("idemctl: a server that is not there or does not let in, and no password told",

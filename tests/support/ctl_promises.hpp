@@ -82,8 +82,7 @@ inline void ctl_finds_what_is_stuck(const Ctl& ctl, idem::AnyStore& store) {
     CHECK(listed(ctl, {}) == all);
     CHECK(listed(ctl, {"--state", "held"}) == std::set<std::string>{"held"});
     CHECK(listed(ctl, {"--state", "failed"}).empty());
-    CHECK(eventually(
-        [&] { return listed(ctl, {"--lapsed"}) == std::set<std::string>{"lapsed"}; }));
+    CHECK(eventually([&] { return listed(ctl, {"--lapsed"}) == std::set<std::string>{"lapsed"}; }));
     CHECK(listed(ctl, {"--tenant", "alice", "--scope", "encode"}) ==
           std::set<std::string>{"running", "lapsed"});
     CHECK(listed(ctl, {"--component", "lease"}) == std::set<std::string>{"running"});
@@ -91,6 +90,7 @@ inline void ctl_finds_what_is_stuck(const Ctl& ctl, idem::AnyStore& store) {
     CHECK(eventually([&] { return listed(ctl, {"--older-than", "1ms"}) == all; }));
     CHECK(listed(ctl, {"--older-than", "1d"}).empty());
     CHECK(ctl({"list", "--limit", "2", "--json"}).json().size() == 2);
+    CHECK(ctl({"list", "--limit", "2"}).says("\n2 records: as many as --limit lets through\n"));
 
     const auto table = ctl({"list", "--state", "held"});
     CHECK(table.status == 0);
@@ -252,7 +252,7 @@ inline void ctl_settles_what_is_held(const Ctl& ctl, idem::AnyStore& store) {
     const idem::Key done{"charge", "done", "bob"};
     (void)hold(store, done);
     CHECK(run(done).kind() == idem::OutcomeKind::unknown);
-    CHECK(ctl(with_key({"resolve"}, done)).status == 2);  // done or rerun?
+    CHECK(ctl(with_key({"resolve"}, done)).status == 2);            // done or rerun?
     CHECK(ctl(with_key({"resolve", "--done"}, done)).status == 2);  // nobody to ask
     CHECK(state_of(store, done) == idem::State::unknown);
     const TemporaryFile answer("receipt 7\n");
@@ -310,11 +310,10 @@ inline void ctl_says_that_it_lost(const Ctl& ctl, idem::AnyStore& store) {
 /// Each command says that nobody is there, or who refuses; none tells the password.
 inline void ctl_cannot_get_in(const std::string& url, const std::string& secret) {
     const Ctl ctl(url);
-    for (const Words& words :
-         {Words{"list"}, Words{"show", "--scope", "s", "--id", "i"},
-          Words{"forget", "--tenant", "t", "--yes"},
-          Words{"resolve", "--scope", "s", "--id", "i", "--done", "--yes"},
-          Words{"check"}, Words{"check", "--json"}, Words{"list", "--json"}}) {
+    for (const Words& words : {Words{"list"}, Words{"show", "--scope", "s", "--id", "i"},
+                               Words{"forget", "--tenant", "t", "--yes"},
+                               Words{"resolve", "--scope", "s", "--id", "i", "--done", "--yes"},
+                               Words{"check"}, Words{"check", "--json"}, Words{"list", "--json"}}) {
         INFO(words[0]);
         const auto run = ctl(words);
         INFO(run.out << run.err);

@@ -1,10 +1,11 @@
 // The operator's program where no server is needed: what it is told, and what it answers.
 
+#include "support/ctl.hpp"
+
 #include <string>
 #include <vector>
 
 #include "support/catch.hpp"
-#include "support/ctl.hpp"
 
 namespace {
 

@@ -172,6 +172,8 @@ inline void ctl_survives_any_key(const Ctl& ctl, idem::AnyStore& store) {
     }
     CHECK(ctl({"list", "--wide"}).says("line\\nbreak \\x1b[2J\\x07 \"quote\" back\\\\slash"));
     CHECK(ctl({"list"}).says("\\x01\\x02\\x03\\x04\\x05\\x06\\x07\\x08\\t\\n\u2026"));
+    CHECK(ctl({"list"}).says("  \\x2d "));  // a dash stands for "none"
+    CHECK(ctl({"list"}).says("  \\x20 "));
     // What is shown can be given back, bytes that no command line can carry too.
     std::size_t seen = 0;
     for (const auto& line : ctl({"list", "--json"}).json()) {

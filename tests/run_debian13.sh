@@ -13,13 +13,13 @@ mirror=${MIRROR:-http://deb.debian.org/debian}
 jobs=${JOBS:-$(nproc)}
 # libprotobuf-dev is only for the configuration: other tests want it.
 packages=(g++ cmake ninja-build catch2 libhiredis-dev libssl-dev openssl valkey-server
-    libprotobuf-dev)
+    nlohmann-json3-dev libprotobuf-dev)
 
 say() { printf '\n== %s\n' "$*"; }
 die() { printf 'tests/run_debian13.sh: %s\n' "$*" >&2 && exit 2; }
 
 [[ $EUID -eq 0 ]] || die "needs root, for chroot"
-if [[ ! -f $system/made ]]; then
+if [[ $(cat "$system/made" 2>/dev/null) != "${packages[*]}" ]]; then
     command -v debootstrap >/dev/null || die "needs debootstrap (apt-get install debootstrap)"
     say "making Debian 13 in ${system#"$root"/}"
     rm -rf "$system"
@@ -27,7 +27,7 @@ if [[ ! -f $system/made ]]; then
     debootstrap --variant=minbase --include="$(IFS=, && echo "${packages[*]}")" trixie "$system" \
         "$mirror" >"$system.log" 2>&1 || { tail -20 "$system.log" && die "debootstrap failed"; }
     echo "127.0.0.1 localhost" >"$system/etc/hosts"
-    touch "$system/made"
+    echo "${packages[*]}" >"$system/made"
 fi
 
 # A copy instead of mounts: nothing to undo when this is interrupted.

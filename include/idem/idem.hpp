@@ -43,6 +43,7 @@
 #include <idem/http.hpp>
 // port
 #include <idem/store.hpp>
+#include <idem/erase.hpp>
 // the embedded store
 #include <idem/memory/options.hpp>
 #include <idem/memory/block.hpp>

@@ -11,8 +11,8 @@
 namespace idem::inline v0_1::postgres {
 
 /// libpq's own URI, with three more options: idem_schema, idem_table, idem_connections.
-/// @throws UsageError. The table is looked at by the first request, or by `verify`.
-[[nodiscard]] inline AnyStore open_postgres_store(const idem::detail::Url& url) {
+/// @throws UsageError.
+[[nodiscard]] inline PostgresOptions options_of(const idem::detail::Url& url) {
     PostgresOptions options;
     const std::string query = url.text.substr(std::min(url.text.find('?'), url.text.size()));
     std::string kept;
@@ -34,7 +34,12 @@ namespace idem::inline v0_1::postgres {
         }
     }
     options.conninfo = url.text.substr(0, url.text.size() - query.size()) + kept;
-    return PostgresStore(std::move(options));
+    return options;
+}
+
+/// @throws UsageError. The table is looked at by the first request, or by `verify`.
+[[nodiscard]] inline AnyStore open_postgres_store(const idem::detail::Url& url) {
+    return PostgresStore(options_of(url));
 }
 
 inline const bool schemes_added = idem::detail::add_store_scheme("postgres", open_postgres_store) &&

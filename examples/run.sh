@@ -640,11 +640,11 @@ correct_input
 if [[ $store == redis+postgres ]]; then kill_front; fi
 refuse_for_good
 lose_client
-cancel_job
 if [[ $store == redis+postgres ]]; then
     restart_front
     await "Redis to be used again" front_is_back
 fi
+cancel_job
 repeat_callback
 if [[ $store != memory ]]; then kill_one_of_two; fi
 terminate

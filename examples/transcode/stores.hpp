@@ -26,9 +26,9 @@ namespace transcode {
     options.notice = [](std::string_view what) {
         std::cerr << "front: " + std::string(what) + '\n';
     };
-    return idem::TieredStore(
-        idem::RedisFront({.url = redis_url}),
-        idem::CombiningStore(idem::PostgresStore({.conninfo = postgres_url})), options);
+    return idem::TieredStore(idem::RedisFront({.url = redis_url}),
+                             idem::CombiningStore(idem::PostgresStore({.conninfo = postgres_url})),
+                             options);
 }
 #endif
 
@@ -38,7 +38,8 @@ namespace transcode {
 #ifdef TRANSCODE_HAS_POSTGRES
     const std::string both = "redis+";
     const bool tiered = url.starts_with(both + "postgres");
-    const std::string postgres = tiered ? url.substr(both.size(), url.find('?') - both.size()) : url;
+    const std::string postgres =
+        tiered ? url.substr(both.size(), url.find('?') - both.size()) : url;
     if (postgres.starts_with("postgres"))
         idem::PostgresStore({.conninfo = postgres}).create_schema();
 #ifdef TRANSCODE_HAS_REDIS

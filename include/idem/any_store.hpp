@@ -218,8 +218,7 @@ inline bool add_front_scheme(std::string scheme, FrontOpener opener) {
         throw UsageError("store URL: " + url.scheme + ":// needs front=" +
                          url.scheme.substr(0, plus) + "://..., percent-encoded");
     const auto back = parse_url(back_text);
-    return TieredStore(open(*front),
-                       schemes.find(&StoreSchemes::openers, back->scheme)(*back));
+    return TieredStore(open(*front), schemes.find(&StoreSchemes::openers, back->scheme)(*back));
 }
 
 }  // namespace detail

@@ -124,7 +124,8 @@ TEST_CASE("two layers: Redis is wiped again and again, and nothing runs twice",
     CHECK(idem_test::without_ttl(cli) == "");
 }
 
-TEST_CASE("two layers: Redis is killed, and comes back with old data", "[integration][redis][storm]") {
+TEST_CASE("two layers: Redis is killed, and comes back with old data",
+          "[integration][redis][storm]") {
     RedisServer server({"--appendonly", "yes", "--appendfsync", "no"});
     Layers layers(server.url());
     survives(layers, 3, [&] {
@@ -134,7 +135,8 @@ TEST_CASE("two layers: Redis is killed, and comes back with old data", "[integra
     });
 }
 
-TEST_CASE("two layers: Redis stands still, and PostgreSQL carries on", "[integration][redis][storm]") {
+TEST_CASE("two layers: Redis stands still, and PostgreSQL carries on",
+          "[integration][redis][storm]") {
     RedisServer server;
     Layers layers(server.url());
     survives(layers, 3, [&] {
@@ -178,9 +180,9 @@ TEST_CASE("two layers: PostgreSQL is away, and what is finished is still answere
           "[integration][redis]") {
     Layers layers(shared_redis().url());
     idem_test::TcpGate gate(shared_server().port());
-    auto options = layers.bench.options(
-        "host=127.0.0.1 port=" + std::to_string(gate.port()) +
-            " user=postgres password=secret dbname=postgres", 4);
+    auto options = layers.bench.options("host=127.0.0.1 port=" + std::to_string(gate.port()) +
+                                            " user=postgres password=secret dbname=postgres",
+                                        4);
     options.connect_timeout = options.statement_timeout = 200ms;
     options.lock_timeout = 100ms;
     options.time_allowed = 400ms;
@@ -192,8 +194,7 @@ TEST_CASE("two layers: PostgreSQL is away, and what is finished is still answere
     gate.refuse();
     gate.reset_all();
     CHECK(guard.run(key, {}, [] { return 3; }).value() == 1);
-    CHECK_THROWS_AS(guard.run(idem::Key{"s", "new"}, {}, [] { return 4; }),
-                    idem::UnavailableError);
+    CHECK_THROWS_AS(guard.run(idem::Key{"s", "new"}, {}, [] { return 4; }), idem::UnavailableError);
     gate.accept_again();
     CHECK(idem_test::eventually([&] {
         try {

@@ -25,7 +25,8 @@ void ask(const std::string& what, std::uint64_t seed) {
 
 TEST_CASE("conformance: an encrypted and combined PostgreSQL keeps every promise",
           "[integration][postgres]") {
-    ask<EncryptedWorld<CombiningWorld<PostgresWorld>>>("encrypted and combined PostgreSQL", std::random_device{}());
+    ask<EncryptedWorld<CombiningWorld<PostgresWorld>>>("encrypted and combined PostgreSQL",
+                                                       std::random_device{}());
 }
 
 TEST_CASE("conformance: a cached PostgreSQL keeps every promise", "[integration][postgres]") {

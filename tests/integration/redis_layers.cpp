@@ -25,7 +25,8 @@ void ask(const std::string& what, std::uint64_t seed) {
 
 TEST_CASE("conformance: an encrypted and combined Redis keeps every promise",
           "[integration][redis]") {
-    ask<EncryptedWorld<CombiningWorld<RedisWorld>>>("encrypted and combined Redis", std::random_device{}());
+    ask<EncryptedWorld<CombiningWorld<RedisWorld>>>("encrypted and combined Redis",
+                                                    std::random_device{}());
 }
 
 TEST_CASE("conformance: a cached Redis keeps every promise", "[integration][redis]") {

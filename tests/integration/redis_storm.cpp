@@ -25,8 +25,7 @@ idem::RedisOptions stormy(const RedisServer& server) {
 }
 
 /// Disturbs so many times, and asks each time that it goes on afterwards.
-void disturb(RedisServer& server, int times,
-             const std::function<void(Storm&, RedisCli&)>& what) {
+void disturb(RedisServer& server, int times, const std::function<void(Storm&, RedisCli&)>& what) {
     Storm storm{idem::RedisStore(stormy(server))};
     RedisCli cli(server.url());
     REQUIRE(storm.goes_on());

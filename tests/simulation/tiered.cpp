@@ -99,9 +99,7 @@ public:
     void reap(std::span<const idem::ReapRequest> q, std::span<idem::ReapReply> a) {
         inner_.reap(q, a);
     }
-    void find(std::span<const idem::KeyView> q, std::span<idem::FindReply> a) {
-        inner_.find(q, a);
-    }
+    void find(std::span<const idem::KeyView> q, std::span<idem::FindReply> a) { inner_.find(q, a); }
     [[nodiscard]] idem::ListPage list(const idem::ListQuery& query) { return inner_.list(query); }
     [[nodiscard]] idem::PurgeReply purge(std::size_t limit) { return inner_.purge(limit); }
 
@@ -284,47 +282,44 @@ void explore(const std::string& name, const Make& make, int losses, int set_back
 }
 
 TEST_CASE("tiered: two callers, and a front that is lost at any step", "[simulation]") {
-    explore(
-        "two callers",
-        [](Run& run) {
-            for (int i = 0; i < 2; ++i)
+    explore("two callers",
+            [](Run& run) {
+                for (int i = 0; i < 2; ++i)
+                    run.add([](Run& r, std::size_t me_) {
+                        r.call(me_);
+                        r.call(me_);
+                    });
+            },
+            1, 0, {"claim acquired", "claim in_progress", "claim completed", "copy seen"});
+}
+
+TEST_CASE("tiered: a repeat, a forget, and a front that is lost at any step", "[simulation]") {
+    explore("forget and repeat",
+            [](Run& run) {
                 run.add([](Run& r, std::size_t me_) {
                     r.call(me_);
                     r.call(me_);
                 });
-        },
-        1, 0,
-        {"claim acquired", "claim in_progress", "claim completed", "copy seen"});
+                run.add([](Run& r, std::size_t) { r.forget(); });
+            },
+            1, 0, {"claim completed", "copy seen", "tombstone seen", "front lost", "forgot"});
 }
 
-TEST_CASE("tiered: a repeat, a forget, and a front that is lost at any step", "[simulation]") {
-    explore(
-        "forget and repeat",
-        [](Run& run) {
-            run.add([](Run& r, std::size_t me_) {
-                r.call(me_);
-                r.call(me_);
-            });
-            run.add([](Run& r, std::size_t) { r.forget(); });
-        },
-        1, 0, {"claim completed", "copy seen", "tombstone seen", "front lost", "forgot"});
-}
-
-TEST_CASE("tiered: two callers, one of which forgets, and a front that is set back", "[simulation]") {
-    explore(
-        "set back",
-        [](Run& run) {
-            run.add([](Run& r, std::size_t me_) {
-                r.call(me_);
-                r.call(me_);
-            });
-            run.add([](Run& r, std::size_t me_) {
-                r.call(me_);
-                r.forget();
-                r.call(me_);
-            });
-        },
-        0, 1, {"claim completed", "forgot", "front set back"});
+TEST_CASE("tiered: two callers, one of which forgets, and a front that is set back",
+          "[simulation]") {
+    explore("set back",
+            [](Run& run) {
+                run.add([](Run& r, std::size_t me_) {
+                    r.call(me_);
+                    r.call(me_);
+                });
+                run.add([](Run& r, std::size_t me_) {
+                    r.call(me_);
+                    r.forget();
+                    r.call(me_);
+                });
+            },
+            0, 1, {"claim completed", "forgot", "front set back"});
 }
 
 }  // namespace

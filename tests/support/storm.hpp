@@ -102,12 +102,11 @@ private:
                 ++runs_[id];
             }
             const auto done = insist(id, [&] {
-                return idem::finish_one(store_,
-                                        complete_of(key, owner, reply.fence, id));
+                return idem::finish_one(store_, complete_of(key, owner, reply.fence, id));
             });
             if (done.lost || done.state != idem::State::succeeded) note(id + ": complete was lost");
-            const auto again = insist(
-                id, [&] { return idem::claim_one(store_, claim(key, random_owner())); });
+            const auto again =
+                insist(id, [&] { return idem::claim_one(store_, claim(key, random_owner())); });
             if (again.kind != idem::ClaimKind::completed) note(id + ": no repeat");
             if (again.result != id) note(id + ": a foreign reply: " + again.result);
         } else if (reply.kind == idem::ClaimKind::completed) {

@@ -126,7 +126,8 @@ TEST_CASE("tiered: the front holds nothing that the back has not said is finishe
     b.back.fail_call(1, idem::testing::Fault::refused, StoreCall::claim);
     CHECK(b.claim(refused, 1).trouble);
     CHECK(b.front.entries().empty());
-    CHECK(b.claim(refused, 2).kind == ClaimKind::acquired);  // and it is processed when it comes again
+    CHECK(b.claim(refused, 2).kind ==
+          ClaimKind::acquired);  // and it is processed when it comes again
 }
 
 TEST_CASE("tiered: a wiped front costs a look at the back and no second run") {

@@ -133,9 +133,9 @@ private:
         return {.items = options.items_max, .bytes = options.bytes_max};
     }
     [[nodiscard]] static const CombiningOptions& check(const CombiningOptions& options) {
-        for (const auto& [value, name] : {std::pair{options.items_max, "items_max"},
-                                          std::pair{options.bytes_max, "bytes_max"},
-                                          std::pair{options.under_way_max, "under_way_max"}})
+        for (const auto& [value, name] :
+             {std::pair{options.items_max, "items_max"}, std::pair{options.bytes_max, "bytes_max"},
+              std::pair{options.under_way_max, "under_way_max"}})
             if (value == 0) throw UsageError(std::string("CombiningOptions::") + name + " is 0");
         return options;
     }

@@ -153,8 +153,8 @@ private:
     void front_failed(const Trouble& trouble) {
         ++state_->front_failures;
         const int before = state_->failures.fetch_add(1);
-        const auto pause = std::min<Duration>(state_->options.pause_max,
-                                              state_->options.pause_min * (1 << std::min(before, 16)));
+        const auto pause = std::min<Duration>(
+            state_->options.pause_max, state_->options.pause_min * (1 << std::min(before, 16)));
         state_->paused_until.store(local_now() + std::chrono::nanoseconds(pause).count());
         if (before == 0) tell("the front is left alone: " + trouble.message);
     }
@@ -295,8 +295,8 @@ void TieredStore<Front, Back>::fill_front(std::span<const ClaimRequest> requests
         // The front looked before the back said this. What is late beyond its end is dead, however
         // long it was on its way: so it cannot outlive a tombstone that lasts as long.
         const Duration lasts = std::min(reply.retention_left, state_->options.front_ttl);
-        puts.push_back({requests[filled[k]].key, reply.fence, asked[filled[k]].looked + lasts,
-                        copies[k]});
+        puts.push_back(
+            {requests[filled[k]].key, reply.fence, asked[filled[k]].looked + lasts, copies[k]});
     }
     std::vector<Trouble> troubles(puts.size());
     front_.put(puts, troubles);

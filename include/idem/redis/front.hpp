@@ -178,8 +178,8 @@ void RedisFront::write(std::span<const Item> items, std::span<Trouble> troubles,
             troubles[i] = redis::trouble_of(*answers.fault);
             troubles[i].may_have_applied = true;
         } else if (answers.replies[0].is_error()) {
-            troubles[i] = Trouble::schema("Redis: " +
-                                          std::string(answers.replies[0].text().value_or("")));
+            troubles[i] =
+                Trouble::schema("Redis: " + std::string(answers.replies[0].text().value_or("")));
         }
     }
 }

@@ -158,9 +158,8 @@ private:
             redis::pack(requests[i], calls[i]);
         }
         for (std::size_t at = 0; at < order.size();) {
-            const auto end = detail::chunk_end(at, order.size(), limits, [&](std::size_t i) {
-                return calls[order[i]].weight();
-            });
+            const auto end = detail::chunk_end(
+                at, order.size(), limits, [&](std::size_t i) { return calls[order[i]].weight(); });
             some(requests, replies, calls, std::span(order).subspan(at, end - at), deadline);
             at = end;
         }

@@ -113,9 +113,7 @@ private:
         encode_key(key, out);
         return out;
     }
-    [[nodiscard]] static Trouble down() {
-        return Trouble::unavailable("the front is down", true);
-    }
+    [[nodiscard]] static Trouble down() { return Trouble::unavailable("the front is down", true); }
     /// With this fence or a higher one.
     [[nodiscard]] bool stands(const std::string& key, Fence fence, Instant now) const {
         const auto at = shared_->entries.find(key);

@@ -116,8 +116,8 @@ namespace detail {
 
 [[nodiscard]] inline idem::Component component_of(const std::string& word) {
     using idem::Component;
-    for (const auto one :
-         {Component::call, Component::token, Component::lease, Component::message, Component::gate})
+    for (const auto one : {Component::call, Component::token, Component::lease, Component::message,
+                           Component::gate, Component::content})
         if (word == to_string(one)) return one;
     throw WrongUsage("--component is one of call, token, lease, message, gate");
 }

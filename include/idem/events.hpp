@@ -14,33 +14,34 @@
 namespace idem::inline v0_1 {
 
 enum class EventKind : std::uint8_t {
-    executed,          ///< The handler ran and its result is recorded.
-    replayed,          ///< A repeat got the first answer.
-    in_progress,       ///< A repeat met a running holder.
-    mismatch,          ///< The key came with another request.
-    failed,            ///< Failed for good, now or before (a replayed failure).
-    released,          ///< Rolled back; the next call runs.
-    unknown,           ///< Held, now or before.
-    cancelled,         ///< The caller gave up waiting.
-    absent,            ///< An unknown token.
-    expired,           ///< A token that came too late.
-    refused,           ///< Not taken: draining, or the scope's cap on concurrent work.
-    claimed,           ///< The first half of a call in two: a claim was handed out.
-    detached,          ///< A claim goes its own way; a ticket finishes it.
-    resumed,           ///< A ticket's claim was taken up again.
-    takeover,          ///< A vanished holder's claim was taken over.
-    lease_lost,        ///< A holder lost its lease while it ran.
-    unrecorded,        ///< The handler ran; its result could not be recorded (yet).
-    recorded_late,     ///< The background got an unrecorded result into the store.
-    record_abandoned,  ///< The background gave up on an unrecorded result.
-    result_not_kept,   ///< Completed without its value (too large, or not encodable).
-    ran_unprotected,   ///< The store was down and the handler ran without a claim, by choice.
-    rollback_failed,   ///< A claim could not be released at once; the background tries.
-    store_error,       ///< The store could not be asked.
-    schema_error,      ///< Garbage or a newer format under a key.
-    forgotten,         ///< A key was forgotten.
-    resolved,          ///< A held key was settled.
-    drained,           ///< `drain` has ended.
+    executed,           ///< The handler ran and its result is recorded.
+    replayed,           ///< A repeat got the first answer.
+    in_progress,        ///< A repeat met a running holder.
+    mismatch,           ///< The key came with another request.
+    failed,             ///< Failed for good, now or before (a replayed failure).
+    released,           ///< Rolled back; the next call runs.
+    unknown,            ///< Held, now or before.
+    cancelled,          ///< The caller gave up waiting.
+    absent,             ///< An unknown token.
+    expired,            ///< A token that came too late.
+    refused,            ///< Not taken: draining, or the scope's cap on concurrent work.
+    claimed,            ///< The first half of a call in two: a claim was handed out.
+    detached,           ///< A claim goes its own way; a ticket finishes it.
+    resumed,            ///< A ticket's claim was taken up again.
+    takeover,           ///< A vanished holder's claim was taken over.
+    lease_lost,         ///< A holder lost its lease while it ran.
+    unrecorded,         ///< The handler ran; its result could not be recorded (yet).
+    recorded_late,      ///< The background got an unrecorded result into the store.
+    record_abandoned,   ///< The background gave up on an unrecorded result.
+    result_not_kept,    ///< Completed without its value (too large, or not encodable).
+    ran_unprotected,    ///< The store was down and the handler ran without a claim, by choice.
+    rollback_failed,    ///< A claim could not be released at once; the background tries.
+    store_error,        ///< The store could not be asked.
+    schema_error,       ///< Garbage or a newer format under a key.
+    forgotten,          ///< A key was forgotten.
+    resolved,           ///< A held key was settled.
+    drained,            ///< `drain` has ended.
+    duplicate_content,  ///< A key came with content that another key has had; see `ContentWatch`.
 };
 
 [[nodiscard]] constexpr const char* to_string(EventKind kind) noexcept {
@@ -72,6 +73,7 @@ enum class EventKind : std::uint8_t {
         case EventKind::forgotten: return "forgotten";
         case EventKind::resolved: return "resolved";
         case EventKind::drained: return "drained";
+        case EventKind::duplicate_content: return "duplicate_content";
     }
     return "invalid";
 }

@@ -60,6 +60,7 @@
 // #include <idem/layered/result_cache.hpp>
 #include <idem/layered/cached.hpp>
 #include <idem/layered/encrypted.hpp>
+#include <idem/layered/content_watch.hpp>
 // use
 #include <idem/guard_state.hpp>
 #include <idem/late_finish.hpp>
@@ -73,6 +74,7 @@
 #include <idem/claim.hpp>
 #include <idem/batch.hpp>
 #include <idem/guard.hpp>
+#include <idem/coalesce.hpp>
 #include <idem/token.hpp>
 #include <idem/any_front.hpp>
 #include <idem/any_store.hpp>

@@ -23,6 +23,7 @@ enum class Component : std::uint8_t {
     lease = 'l',
     message = 'm',
     gate = 'g',
+    content = 'd',  ///< Who first came with some content; see `ContentWatch`.
 };
 
 [[nodiscard]] constexpr const char* to_string(Component component) noexcept {
@@ -32,6 +33,7 @@ enum class Component : std::uint8_t {
         case Component::lease: return "lease";
         case Component::message: return "message";
         case Component::gate: return "gate";
+        case Component::content: return "content";
     }
     return "invalid";
 }
@@ -120,7 +122,8 @@ inline void encode_key(const KeyView& key, std::string& out) {
         case Component::token:
         case Component::lease:
         case Component::message:
-        case Component::gate: key.component = static_cast<Component>(*component); break;
+        case Component::gate:
+        case Component::content: key.component = static_cast<Component>(*component); break;
         default: return std::nullopt;
     }
     for (auto* part : {&key.scope, &key.tenant}) {

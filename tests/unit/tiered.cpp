@@ -13,6 +13,7 @@
 
 #include "support/catch.hpp"
 #include "support/eventually.hpp"
+#include "support/front_promises.hpp"
 #include "support/requests.hpp"
 
 namespace {
@@ -305,6 +306,13 @@ TEST_CASE("tiered: of a batch each item is answered from where it is known") {
 
 TEST_CASE("tiered: durations that cannot be right are refused by name") {
     CHECK_THROWS_WITH(Bench({.front_ttl = 0s}), Catch::Contains("front_ttl"));
+}
+
+TEST_CASE("tiered: the front of the tests keeps every promise of a front") {
+    const idem::testing::ManualClock clock;
+    idem_test::FrontPromises promises(MemoryFront(clock),
+                                      [&](idem::Duration by) { clock.advance(by); });
+    promises.ask();
 }
 
 }  // namespace

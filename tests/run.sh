@@ -6,7 +6,7 @@
 #
 # Installs the Debian packages that are missing (as root or with sudo), then configures, builds and
 # tests in build/<variant>, and writes nowhere else. JOBS=<n> sets how many at once. What else is
-# given goes to ctest: -R unit, -LE integration.
+# given goes to ctest: -R unit, -LE integration. CMAKE_OPTIONS goes to cmake.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -60,7 +60,7 @@ install_missing_packages() {
 configure() {
     local variant=$1 flags='-O1 -g1' compiler=g++ sanitize=''
     case $variant in
-        plain) ;;
+        plain) flags='-O1 -g0' ;;
         # Here for what it has to say about the source: quickly built.
         clang) compiler=clang++ flags='-O0 -g0' ;;
         asan) sanitize=address,undefined ;;
@@ -84,7 +84,8 @@ configure() {
     if [[ ! -f $root/build/$variant/CMakeCache.txt ]] && command -v ninja >/dev/null; then
         options+=(-G Ninja)
     fi
-    cmake -S "$root" -B "$root/build/$variant" "${options[@]}"
+    # shellcheck disable=SC2086  # several words
+    cmake -S "$root" -B "$root/build/$variant" "${options[@]}" ${CMAKE_OPTIONS:-}
 }
 
 # ThreadSanitizer of g++ 12 cannot start where the kernel spreads addresses wider than 28 bits.

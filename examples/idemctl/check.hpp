@@ -1,6 +1,7 @@
 #ifndef IDEMCTL_CHECK_HPP
 #define IDEMCTL_CHECK_HPP
 
+#include <span>
 #include <string>
 
 #include <idem/any_store.hpp>
@@ -18,6 +19,24 @@
 
 namespace idemctl {
 
+#if defined IDEMCTL_HAS_POSTGRES && defined IDEMCTL_HAS_REDIS
+/// The back must be right; a front that does not answer costs speed.
+inline bool check_two_layers(Report& report, const std::string& text) {
+    const auto url = idem::detail::parse_url(text).value();
+    const idem::detail::TieredUrls urls(url, url.scheme.find('+'));
+    idem::RedisFront front({.url = urls.front});
+    const idem::KeyView probe(idem::Component::call, "idem.check", "front", "");
+    idem::FrontGot got;
+    front.get(std::span(&probe, 1), std::span(&got, 1));
+    if (got.trouble) {
+        report.warn("front", "degraded, the back carries on alone: " + got.trouble.message);
+    } else {
+        report.ok("front", "answers");
+    }
+    return check_postgres(report, urls.back);
+}
+#endif
+
 /// What only its backend can ask, then what every store must be able to do.
 inline int check(idem::AnyStore& store, const Arguments& a) {
     Report report(a.json);
@@ -29,6 +48,10 @@ inline int check(idem::AnyStore& store, const Arguments& a) {
 #ifdef IDEMCTL_HAS_REDIS
     if (scheme == "redis" || scheme == "rediss" || scheme == "redis+unix")
         there = check_redis(report, a.store);
+#endif
+#if defined IDEMCTL_HAS_POSTGRES && defined IDEMCTL_HAS_REDIS
+    if (scheme == "redis+postgres" || scheme == "redis+postgresql")
+        there = check_two_layers(report, a.store);
 #endif
     if (scheme == "memory")
         report.warn("persistence", "memory:// is seen by its own process only, and ends with it");

@@ -193,31 +193,37 @@ inline bool add_front_scheme(std::string scheme, FrontOpener opener) {
     return MemoryStore(std::move(options));
 }
 
-/// front+back://…&front=URL: the back's own URL with the front's, percent-encoded, as an option.
-/// @param plus where the scheme is put together.
-[[nodiscard]] inline AnyStore open_tiered_store(const Url& url, std::size_t plus) {
-    auto& schemes = StoreSchemes::instance();
-    std::string front_text;
-    std::string back_text = url.scheme.substr(plus + 1) + "://" + url.place;
-    const auto options = url.text.find('?');
-    char between = '?';
-    for (std::size_t at = options; at < url.text.size();) {
-        const auto end = std::min(url.text.find('&', at + 1), url.text.size());
-        const std::string option = url.text.substr(at + 1, end - at - 1);
-        at = end;
-        if (option.starts_with("front=")) {
-            front_text = percent_decode(option.substr(6));
-        } else {
-            back_text += between + option;
-            between = '&';
+/// The two URLs in front+back://…?front=URL&…: the back's own, without the front's, which stands in
+/// it percent-encoded. @param plus where the scheme is put together.
+struct TieredUrls {
+    TieredUrls(const Url& url, std::size_t plus)
+        : back(url.scheme.substr(plus + 1) + "://" + url.place) {
+        char between = '?';
+        for (std::size_t at = url.text.find('?'); at < url.text.size();) {
+            const auto end = std::min(url.text.find('&', at + 1), url.text.size());
+            const std::string option = url.text.substr(at + 1, end - at - 1);
+            at = end;
+            if (option.starts_with("front=")) {
+                front = percent_decode(option.substr(6));
+            } else {
+                back += between + option;
+                between = '&';
+            }
         }
     }
-    const auto front = parse_url(front_text);
+    std::string front{};
+    std::string back;
+};
+
+[[nodiscard]] inline AnyStore open_tiered_store(const Url& url, std::size_t plus) {
+    auto& schemes = StoreSchemes::instance();
+    const TieredUrls urls(url, plus);
+    const auto front = parse_url(urls.front);
     const auto open = front ? schemes.find(&StoreSchemes::fronts, front->scheme) : FrontOpener();
     if (!open)
         throw UsageError("store URL: " + url.scheme + ":// needs front=" +
                          url.scheme.substr(0, plus) + "://..., percent-encoded");
-    const auto back = parse_url(back_text);
+    const auto back = parse_url(urls.back);
     return TieredStore(open(*front), schemes.find(&StoreSchemes::openers, back->scheme)(*back));
 }
 

@@ -12,6 +12,7 @@
 #include <idem/idem.hpp>
 
 #include "support/catch.hpp"
+#include "support/ctl.hpp"
 #include "support/held_to_promises.hpp"
 #include "support/layered_world.hpp"
 #include "support/postgres_world.hpp"
@@ -223,6 +224,37 @@ TEST_CASE("two layers: a repeat costs Redis one round trip, a first call one mor
     const auto back = layers.store.usage().back_answers;
     CHECK(trips([&] { CHECK(run("k").replayed()); }) == 1);
     CHECK(layers.store.usage().back_answers == back);
+}
+
+TEST_CASE("idemctl looks at both layers, erases in both, and says where one is away",
+          "[integration][redis]") {
+    const std::string back = "127.0.0.1:" + std::to_string(shared_server().port()) +
+                             "/postgres?idem_schema=ctl_" + idem_test::fresh_schema();
+    idem::PostgresStore(
+        idem::postgres::options_of(*idem::detail::parse_url("postgres://postgres:secret@" + back)))
+        .create_schema();
+    const auto url = [&](int redis_port) {
+        return "redis+postgres://postgres:secret@" + back + "&front=redis%3A%2F%2F127.0.0.1%3A" +
+               std::to_string(redis_port);
+    };
+    const std::string both = url(shared_redis().port());
+    auto store = idem::open_store(both);
+    idem::IdempotencyGuard<idem::AnyStore> guard(store);
+    const auto run = [&] {
+        return guard.run(idem::Key{"two.layers", "k", "t"}, {}, [] { return 1; });
+    };
+    CHECK(run().executed());
+    CHECK(run().replayed());
+    CHECK(run().replayed());
+    const idem_test::Ctl ctl(both);
+    CHECK(ctl({"list", "--scope", "two.layers"}).says("succeeded"));
+    CHECK(ctl({"check"}).says("front"));
+    CHECK(ctl({"forget", "--tenant", "t", "--yes"}).status == 0);
+    CHECK(run().executed());
+    const auto away = idem_test::Ctl(url(1))({"check"});
+    CHECK(away.says("degraded, the back carries on alone"));
+    CHECK(away.status == 1);
+    CHECK_FALSE(away.says("secret"));
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include <idem/guard.hpp>
+#include <idem/layered/combining.hpp>
 #include <idem/postgres.hpp>
 
 namespace bench {
@@ -159,13 +160,7 @@ public:
             };
             const auto rounds = interleave(
                 {{"guard", each([&](int, std::uint64_t i) { check(first(i, "new"), "first"); })},
-                 {"INSERT + UPDATE", each([&](int me, std::uint64_t i) {
-                      const std::string id = id_of("new", i);
-                      const char* owner = "01234567-89ab-cdef-0123-456789abcdef";
-                      check(at(me).run("insert", {id.c_str(), owner}) == "1", "insert");
-                      check(at(me).run("update", {id.c_str(), owner, result.c_str()}) == "1",
-                            "update");
-                  })}},
+                 {"INSERT + UPDATE", each([&](int me, std::uint64_t i) { by_hand(me, i); })}},
                 settings_.rounds);
             const std::string setting = std::to_string(threads) + " conn";
             report_.figures("pg first", setting, rounds);
@@ -183,10 +178,10 @@ public:
                                   "('idem_bench.records') / (SELECT count(*) FROM"
                                   " idem_bench.records))::text"));
         };
-        report_.figures("pg record", "100 B result",
-                        {{"table", {bytes_of("pg_table_size")}},
-                         {"index", {bytes_of("pg_indexes_size")}}},
-                        "B");
+        report_.figures(
+            "pg record", "100 B result",
+            {{"table", {bytes_of("pg_table_size")}}, {"index", {bytes_of("pg_indexes_size")}}},
+            "B");
     }
 
     void batches() {
@@ -217,7 +212,67 @@ public:
                        ratio(rounds, "one by one", "batch of 100"), true, 20);
     }
 
+    /// What 64 threads gain by leaving together, against 16 connections by hand.
+    void combined() {
+        constexpr int threads = 64;
+        using Combining = idem::CombiningStore<idem::PostgresStore>;
+        const Combining store(store_);
+        idem::IdempotencyGuard<Combining> guard(store, {.lease = std::chrono::minutes{5}});
+        std::atomic<std::uint64_t> next{std::uint64_t{threads} << 40U};
+        const auto one = [&](std::uint64_t i, const char* what) {
+            const auto print = idem::Fingerprint::of_bytes(request_of(i));
+            check(guard.run(key_of(what, i), print, [] { return result; }).value() == result, what);
+        };
+        const auto rounds = interleave(
+            {{"by hand, 16",
+              [&] {
+                  return time_threads(settings_.connections, settings_.operations,
+                                      [&](int me, std::uint64_t from, std::uint64_t to) {
+                                          for (auto i = from; i < to; ++i) by_hand(me, next++);
+                                      });
+              }},
+             {"combined, 64",
+              [&] {
+                  return time_threads(threads, settings_.operations,
+                                      [&](int, std::uint64_t from, std::uint64_t to) {
+                                          for (auto i = from; i < to; ++i) one(next++, "many");
+                                      });
+              }},
+             {"repeat combined, 64",
+              [&] {
+                  return time_threads(threads, settings_.operations,
+                                      [&](int, std::uint64_t from, std::uint64_t to) {
+                                          for (auto i = from; i < to; ++i) one(i % 1000, "old");
+                                      });
+              }},
+             {"repeat SELECT, 16",
+              [&] {
+                  return time_threads(
+                      settings_.connections, settings_.operations,
+                      [&](int me, std::uint64_t from, std::uint64_t to) {
+                          for (auto i = from; i < to; ++i) {
+                              const auto digest = uuid_of(key_of("old", i % 1000));
+                              check(at(me).run("select", {digest.c_str()}) == result, "select");
+                          }
+                      });
+              }}},
+            settings_.rounds);
+        report_.figures("pg combined", "64 threads", rounds);
+        report_.target("P13", "first, combined against INSERT + UPDATE by 16",
+                       ratio(rounds, "by hand, 16", "combined, 64"), true, 5);
+        const auto usage = store.usage();
+        report_.target("P13", "calls of the store for each operation",
+                       static_cast<double>(usage.batches) / static_cast<double>(usage.items), false,
+                       1.0 / 8);
+    }
+
 private:
+    void by_hand(int me, std::uint64_t i) {
+        const std::string id = id_of("new", i);
+        const char* owner = "01234567-89ab-cdef-0123-456789abcdef";
+        check(at(me).run("insert", {id.c_str(), owner}) == "1", "insert");
+        check(at(me).run("update", {id.c_str(), owner, result.c_str()}) == "1", "update");
+    }
     [[nodiscard]] static idem::PostgresOptions options(const PostgresSettings& settings) {
         idem::PostgresOptions out;
         out.conninfo = settings.conninfo;
@@ -294,6 +349,7 @@ void postgres(const PostgresSettings& settings, Report& report) {
     workloads.duplicates();
     workloads.firsts();
     workloads.batches();
+    workloads.combined();
 }
 
 }  // namespace bench

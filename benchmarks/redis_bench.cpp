@@ -188,10 +188,9 @@ public:
                                      return redis_benchmark(server_.port(), threads,
                                                             settings_.operations, "GET " + plain);
                                  }};
-        std::vector<Subject> subjects = {program, subject("get", threads, get),
-                                         subject("store", threads, store),
-                                         subject("guard", threads, by(guard_)),
-                                         combined(threads, by(combined_))};
+        std::vector<Subject> subjects = {
+            program, subject("get", threads, get), subject("store", threads, store),
+            subject("guard", threads, by(guard_)), combined(threads, by(combined_))};
         if (!large) subjects.push_back(subject("scripts", threads, scripts));
         const auto rounds = interleave(subjects, settings_.rounds);
         const std::string setting =

@@ -501,7 +501,7 @@ TEST_CASE("a store behind one type can be cached, and the cache be behind one ty
     CHECK(store.usage().hits == 1);
 }
 
-TEST_CASE("notices and the time allowed are those of the store beneath", "[cached]") {
+TEST_CASE("cached: notices and the time allowed are those of the store beneath", "[cached]") {
     struct Telling : MemoryStore {
         Telling() : MemoryStore(idem::MemoryOptions{}) {}
         [[nodiscard]] idem::Duration time_allowed() const { return 3s; }

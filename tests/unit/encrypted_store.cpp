@@ -496,7 +496,7 @@ TEST_CASE("the bytes of a key are wiped when it goes", "[encrypted]") {
     CHECK(left == 0);
 }
 
-TEST_CASE("notices and the time allowed are those of the store beneath", "[encrypted]") {
+TEST_CASE("encrypted: notices and the time allowed are those of the store beneath", "[encrypted]") {
     struct Telling : idem::MemoryStore {
         Telling() : idem::MemoryStore(idem::MemoryOptions{}) {}
         [[nodiscard]] idem::Duration time_allowed() const { return 3s; }

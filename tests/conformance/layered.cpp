@@ -11,6 +11,7 @@ namespace {
 
 using idem_test::CachedWorld;
 using idem_test::CombiningWorld;
+using idem_test::ContentWorld;
 using idem_test::EncryptedWorld;
 using idem_test::MemoryWorld;
 using idem_test::TieredWorld;
@@ -35,8 +36,8 @@ TEST_CASE("conformance: a cache over encryption keeps every promise", "[conforma
 }
 
 TEST_CASE("conformance: the combining in-memory store keeps every promise", "[conformance]") {
-    idem_test::held_to_promises("combining memory",
-                                [] { return CombiningWorld<MemoryWorld>(); }, {.seed = 1});
+    idem_test::held_to_promises("combining memory", [] { return CombiningWorld<MemoryWorld>(); },
+                                {.seed = 1});
 }
 
 TEST_CASE("conformance: two layers in memory keep every promise", "[conformance]") {
@@ -45,6 +46,13 @@ TEST_CASE("conformance: two layers in memory keep every promise", "[conformance]
         idem_test::held_to_promises("tiered memory", [] { return World(); }, {.seed = seed});
     std::cout << "  answered by the front: " << World::hits << "\n";
     CHECK(World::hits > 0);
+}
+
+TEST_CASE("conformance: a store that looks out for equal content keeps every promise",
+          "[conformance]") {
+    using World = ContentWorld<MemoryWorld>;
+    idem_test::held_to_promises("memory with content watched", [] { return World(); }, {.seed = 1});
+    CHECK(World::watched > 0);
 }
 
 TEST_CASE("conformance: all layers over one another keep every promise", "[conformance]") {

@@ -11,6 +11,7 @@
 
 #include <idem/layered/cached.hpp>
 #include <idem/layered/combining.hpp>
+#include <idem/layered/content_watch.hpp>
 #include <idem/layered/encrypted.hpp>
 #include <idem/layered/tiered.hpp>
 #include <idem/memory/store.hpp>
@@ -92,6 +93,26 @@ public:
 
 private:
     idem::CombiningStore<StoreOf<World>> combining_;
+};
+
+/// A world whose store looks out for equal content. Its marks go with a purge too.
+template <class World>
+class ContentWorld : public World {
+public:
+    template <class... Args>
+    explicit ContentWorld(Args&&... args)
+        : World(std::forward<Args>(args)...), watch_(World::store()) {}
+    ~ContentWorld() { watched += watch_.usage().watched; }
+    ContentWorld(const ContentWorld&) = default;
+    ContentWorld& operator=(const ContentWorld&) = default;
+
+    [[nodiscard]] idem::ContentWatch<StoreOf<World>>& store() { return watch_; }
+    [[nodiscard]] bool expires_unasked() const { return true; }
+
+    static inline std::atomic<std::uint64_t> watched{0};
+
+private:
+    idem::ContentWatch<StoreOf<World>> watch_;
 };
 
 /// A world whose store is the back of two layers, with a front in memory on the same clock. What

@@ -79,7 +79,15 @@ public:
     void forget(std::span<const ForgetRequest> requests, std::span<ForgetReply> replies) {
         inner_.forget(requests, replies);
     }
-    [[nodiscard]] ListPage list(const ListQuery& query) { return inner_.list(query); }
+    /// The marks are shown only to who asks for them, by their component.
+    [[nodiscard]] ListPage list(const ListQuery& query) {
+        ListPage page = inner_.list(query);
+        if (!query.component)
+            std::erase_if(page.records, [](const RecordView& record) {
+                return record.component == Component::content;
+            });
+        return page;
+    }
     [[nodiscard]] PurgeReply purge(std::size_t limit) { return inner_.purge(limit); }
 
     /// A claim may take two requests. Zero where the store below does not say.

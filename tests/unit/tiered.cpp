@@ -269,6 +269,23 @@ TEST_CASE("tiered: nothing is answered past its retention") {
     CHECK(b.claim(key, 4).kind == ClaimKind::acquired);
 }
 
+TEST_CASE("tiered: a front that takes no copies still answers, and is not asked to each time") {
+    Bench b({.pause_max = 1h});
+    const idem::Key later{"s", "later"};
+    b.finished(key);
+    b.finished(later);
+    int puts = 0;
+    b.front.before([&](FrontCall call) {
+        if (call == FrontCall::put) ++puts;
+        return call != FrontCall::put;
+    });
+    CHECK(b.claim(key, 2).result == "result");
+    CHECK(b.claim(later, 2).result == "result");
+    CHECK(puts == 1);
+    CHECK_FALSE(b.store->usage().front_paused);
+    CHECK(b.notices.size() == 1);
+}
+
 TEST_CASE("tiered: a result that is too large for the front stays in the back") {
     Bench b({.front_bytes_max = 10});
     b.finished(key, "eleven byte");

@@ -117,6 +117,7 @@ private:
         std::atomic<std::uint64_t> front_failures{0};
         std::atomic<int> failures{0};  ///< In a row.
         std::atomic<std::int64_t> paused_until{0};
+        std::atomic<std::int64_t> fill_after{0};  ///< No copies are put before.
     };
     /// A claim's way through the front.
     struct Asked {
@@ -153,10 +154,19 @@ private:
     void front_failed(const Trouble& trouble) {
         ++state_->front_failures;
         const int before = state_->failures.fetch_add(1);
-        const auto pause = std::min<Duration>(
-            state_->options.pause_max, state_->options.pause_min * (1 << std::min(before, 16)));
+        Duration pause = std::min(state_->options.pause_min, state_->options.pause_max);
+        for (int i = 0; i < before && pause < state_->options.pause_max / 2; ++i) pause *= 2;
+        if (before > 16) pause = state_->options.pause_max;
         state_->paused_until.store(local_now() + std::chrono::nanoseconds(pause).count());
         if (before == 0) tell("the front is left alone: " + trouble.message);
+    }
+    /// A front that is full, or slow to write, still answers; what it does not take it lacks.
+    void front_takes_nothing(const Trouble& trouble) {
+        ++state_->front_failures;
+        const auto until =
+            local_now() + std::chrono::nanoseconds(state_->options.pause_max).count();
+        if (state_->fill_after.exchange(until) < local_now())
+            tell("the front takes no copies for a while: " + trouble.message);
     }
     void front_answered() {
         if (state_->failures.load() == 0) return;
@@ -278,6 +288,7 @@ void TieredStore<Front, Back>::fill_front(std::span<const ClaimRequest> requests
                                           std::span<const ClaimReply> replies,
                                           std::span<const std::size_t> which,
                                           std::span<const Asked> asked) {
+    if (local_now() < state_->fill_after.load()) return;
     std::vector<std::string> copies;
     std::vector<std::size_t> filled;
     for (const auto i : which) {
@@ -301,7 +312,7 @@ void TieredStore<Front, Back>::fill_front(std::span<const ClaimRequest> requests
     std::vector<Trouble> troubles(puts.size());
     front_.put(puts, troubles);
     for (const Trouble& trouble : troubles)
-        if (trouble) return front_failed(trouble);
+        if (trouble) return front_takes_nothing(trouble);
 }
 
 template <class Front, class Back>

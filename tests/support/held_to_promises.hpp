@@ -1,30 +1,30 @@
 #ifndef IDEM_TESTS_SUPPORT_HELD_TO_PROMISES_HPP
 #define IDEM_TESTS_SUPPORT_HELD_TO_PROMISES_HPP
 
-#include <iostream>
-#include <sstream>
+#include <functional>
 #include <string>
 #include <utility>
 
 #include <idem/testing/conformance.hpp>
 
-#include "support/catch.hpp"
+#include "support/any_world.hpp"
+#ifndef IDEM_TESTS_KIT_APART
+#include "support/hold_to_promises.hpp"
+#endif
 
 namespace idem_test {
 
 /// Asks a store for every promise, prints what came of it and the seed, and checks that all were
 /// kept.
+void hold_to_promises(const std::string& what, const std::function<AnyWorld()>& factory,
+                      const idem::testing::conformance::Options& options);
+
+/// The same for a factory of any kind of world.
 template <class Factory>
 void held_to_promises(const std::string& what, Factory&& factory,
                       const idem::testing::conformance::Options& options) {
-    const auto report =
-        idem::testing::conformance::run(std::forward<Factory>(factory), options);
-    std::ostringstream text;
-    text << what << ", ";
-    report.print(text);
-    std::cout << text.str();
-    INFO(text.str());
-    CHECK(report.ok());
+    hold_to_promises(
+        what, [&] { return AnyWorld::made_by(factory); }, options);
 }
 
 }  // namespace idem_test

@@ -30,6 +30,7 @@ namespace idem::inline v0_1::testing::conformance {
 ///     std::size_t message_bytes_max()    the store cuts the message of a failure even shorter
 ///     bool expires_unasked()             the store removes by itself; purge may count nothing
 ///     void put_raw(KeyView, string_view) puts garbage where the key's record is kept
+///     bool holds_garbage()               put_raw does something
 template <class W>
 concept world = requires(W& w, Duration by) {
     w.store();
@@ -67,6 +68,12 @@ template <class W>
 concept holds_garbage = requires(W& world, const KeyView& key, std::string_view bytes) {
     world.put_raw(key, bytes);
 };
+/// Whether `put_raw` does anything, where the world says so.
+template <class W>
+[[nodiscard]] bool puts_garbage(W& world) {
+    if constexpr (requires { world.holds_garbage(); }) return world.holds_garbage();
+    return true;
+}
 
 /// Thrown inside the kit where a promise is broken; never leaves it.
 class Broken final : public std::runtime_error {

@@ -21,7 +21,8 @@ namespace idemctl {
 
 #if defined IDEMCTL_HAS_POSTGRES && defined IDEMCTL_HAS_REDIS
 /// The back must be right; a front that does not answer costs speed.
-inline bool check_two_layers(Report& report, const std::string& text) {
+/// @param store becomes the back alone: a forget that the front was not told of is no success.
+inline bool check_two_layers(Report& report, const std::string& text, idem::AnyStore& store) {
     const auto url = idem::detail::parse_url(text).value();
     const idem::detail::TieredUrls urls(url, url.scheme.find('+'));
     idem::RedisFront front({.url = urls.front});
@@ -33,6 +34,7 @@ inline bool check_two_layers(Report& report, const std::string& text) {
     } else {
         report.ok("front", "answers");
     }
+    store = idem::open_store(urls.back);
     return check_postgres(report, urls.back);
 }
 #endif
@@ -51,7 +53,7 @@ inline int check(idem::AnyStore& store, const Arguments& a) {
 #endif
 #if defined IDEMCTL_HAS_POSTGRES && defined IDEMCTL_HAS_REDIS
     if (scheme == "redis+postgres" || scheme == "redis+postgresql")
-        there = check_two_layers(report, a.store);
+        there = check_two_layers(report, a.store, store);
 #endif
     if (scheme == "memory")
         report.warn("persistence", "memory:// is seen by its own process only, and ends with it");

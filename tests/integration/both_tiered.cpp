@@ -209,7 +209,7 @@ TEST_CASE("two layers: PostgreSQL is away, and what is finished is still answere
 TEST_CASE("two layers: a repeat costs Redis one round trip, a first call one more than the back",
           "[integration][redis]") {
     Layers layers(shared_redis().url());
-    idem::IdempotencyGuard<Tiered> guard(layers.store);
+    idem::IdempotencyGuard<Tiered> guard(layers.store, {.lease = 1h});
     const auto run = [&](const std::string& id) {
         return guard.run(idem::Key{layers.bench.schema(), id}, {}, [] { return 1; });
     };

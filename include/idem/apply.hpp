@@ -75,10 +75,10 @@ inline bool store_change(Slot& slot, const RecordHeader& header, const Change& w
 /// Fills a new reply to a claim from its answer and the opaque bytes as they are afterwards. Counts
 /// and times of any record found; fence, flags, checkpoint for `acquired`; the result and whose it
 /// is for `completed`; the failure for `failed` and `unknown`; the resource for these four. No more
-/// is shown: a mismatch must not hand out another request's data. `Bytes` is a `Payload`, or views
-/// of one.
+/// is shown: a mismatch must not hand out another request's data. `Bytes` is a `Payload`, which is
+/// moved from where it may be, or views of one.
 template <class Bytes>
-void fill_reply(ClaimReply& reply, const ClaimAnswer& answer, const Bytes& payload) {
+void fill_reply(ClaimReply& reply, const ClaimAnswer& answer, Bytes&& payload) {
     const RecordHeader& record = answer.record;
     reply.kind = answer.kind;
     if (answer.kind == ClaimKind::absent) return;
@@ -104,8 +104,8 @@ void fill_reply(ClaimReply& reply, const ClaimAnswer& answer, const Bytes& paylo
             reply.retention_left = answer.retention_left;
             reply.result_kind = record.result;
             reply.codec = record.codec;
-            reply.result = payload.result;
-            reply.resource = payload.resource;
+            reply.result = std::forward<Bytes>(payload).result;
+            reply.resource = std::forward<Bytes>(payload).resource;
             break;
         case ClaimKind::failed:
         case ClaimKind::unknown:

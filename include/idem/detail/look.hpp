@@ -5,6 +5,7 @@
 #include <atomic>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include <idem/apply.hpp>
 
@@ -41,12 +42,11 @@ private:
 
 /// Answers a claim from what a plain read has found, if the claim would change nothing. That is as
 /// good as the step itself: it is what the step would have answered at the moment of the read.
-template <class Bytes>
-[[nodiscard]] bool answer_by_look(const RecordHeader* found, const Bytes& payload, Instant now,
-                                  const ClaimRequest& request, ClaimReply& reply) {
+[[nodiscard]] inline bool answer_by_look(const RecordHeader* found, Payload payload, Instant now,
+                                         const ClaimRequest& request, ClaimReply& reply) {
     const auto answer = protocol::claim(found, request, now);
     if (answer.change.write) return false;
-    protocol::fill_reply(reply, answer, payload);
+    protocol::fill_reply(reply, answer, std::move(payload));
     return true;
 }
 

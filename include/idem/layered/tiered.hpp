@@ -244,9 +244,10 @@ void TieredStore<Front, Back>::ask_front(std::span<const ClaimRequest> requests,
 template <class Front, class Back>
 bool TieredStore<Front, Back>::answer(const FrontGot& got, const ClaimRequest& request,
                                       ClaimReply& reply) {
-    const auto record = decode_record(*got.bytes);
+    auto record = decode_record(*got.bytes);
     if (!record || record.header.state != State::succeeded) return false;
-    return detail::answer_by_look(&record.header, record.payload, got.now, request, reply);
+    return detail::answer_by_look(&record.header, std::move(record.payload), got.now, request,
+                                  reply);
 }
 
 template <class Front, class Back>

@@ -268,8 +268,7 @@ void PostgresStore::read_rows(std::span<const std::string> digests,
 }
 
 inline void PostgresStore::look(std::span<const ClaimRequest> requests,
-                                std::span<ClaimReply> replies,
-                                std::span<const std::string> digests,
+                                std::span<ClaimReply> replies, std::span<const std::string> digests,
                                 std::vector<std::size_t>& order, LocalInstant deadline) {
     std::vector<std::size_t> left;
     for (std::size_t at = 0; at < order.size(); at += limits.items) {
@@ -281,12 +280,12 @@ inline void PostgresStore::look(std::span<const ClaimRequest> requests,
             }
             // Sorted by key: whatever the first of a key leaves to the step, the next ones do too.
             const bool behind = !left.empty() && digests[left.back()] == digests[i];
-            const bool known = !seen.row || KeyView(seen.row->component, seen.row->key) ==
-                                                requests[i].key;
+            const bool known =
+                !seen.row || KeyView(seen.row->component, seen.row->key) == requests[i].key;
             if (behind || seen.trouble || !known ||
                 !detail::answer_by_look(seen.row ? &seen.row->record.header : nullptr,
-                                        seen.row ? seen.row->record.payload : Payload{}, seen.now,
-                                        requests[i], replies[i]))
+                                        seen.row ? std::move(seen.row->record.payload) : Payload{},
+                                        seen.now, requests[i], replies[i]))
                 left.push_back(i);
         });
     }

@@ -244,7 +244,7 @@ struct Settled {
     if (answer.kind == ClaimKind::acquired || answer.kind == ClaimKind::in_progress)
         answer.lease_left = answer.record.lease_end - *now;
     answer.retention_left = answer.record.retention_end - *now;
-    protocol::fill_reply(reply, answer, record->payload);
+    protocol::fill_reply(reply, answer, std::move(record->payload));
     return Read::done;
 }
 

@@ -316,9 +316,10 @@ inline void RedisStore::look(std::span<const ClaimRequest> requests, std::span<C
                     return;
                 }
                 answered[i] = !seen.trouble && !overtakes(i) &&
-                              detail::answer_by_look(seen.record ? &seen.record->header : nullptr,
-                                                     seen.record ? seen.record->payload : Payload{},
-                                                     seen.now, requests[i], replies[i]);
+                              detail::answer_by_look(
+                                  seen.record ? &seen.record->header : nullptr,
+                                  seen.record ? std::move(seen.record->payload) : Payload{},
+                                  seen.now, requests[i], replies[i]);
                 if (!answered[i]) left.push_back(i);
             });
     }

@@ -185,6 +185,12 @@ public:
     }
     /// Nothing has happened: the next call may run.
     void release() && { std::move(*this).fail({FailureClass::retryable, "released", {}}); }
+    /// As if it had never been made: the attempt does not count.
+    void give_back() && {
+        const auto spent = take();
+        detail::roll_back(spent->call(), spent->live(), &spent->execution(),
+                          {FailureClass::retryable, "given back", {}}, false);
+    }
     /// It may have happened: held for a person.
     void quarantine(std::string message = {}) && {
         std::move(*this).fail({FailureClass::unknown, "quarantined", std::move(message)});

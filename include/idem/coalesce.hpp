@@ -1,6 +1,7 @@
 #ifndef IDEM_COALESCE_HPP
 #define IDEM_COALESCE_HPP
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -44,17 +45,24 @@ template <class Guard, class Handler>
     auto claimed = guard.template claim<Value>(key, fingerprint, options);
     if (auto* answered = std::get_if<Result>(&claimed)) return std::move(*answered);
     auto& claim = std::get<Claim<Value>>(claimed);
-    Result outcome = guard.run(content, fingerprint, options, std::forward<Handler>(handler));
-    if (outcome.has_value()) {
-        auto copy = outcome.value();
-        (void)std::move(claim).complete(std::move(copy));
-    } else if (outcome.kind() == OutcomeKind::failed &&
-               outcome.failure().kind != FailureClass::retryable) {
-        (void)std::move(claim).fail(outcome.failure());
-    } else {
-        std::move(claim).release();
+    // Attempts are counted where the handler runs: under the content's key.
+    std::optional<Result> outcome;
+    try {
+        outcome.emplace(guard.run(content, fingerprint, options, std::forward<Handler>(handler)));
+    } catch (...) {
+        std::move(claim).give_back();
+        throw;
     }
-    return outcome;
+    if (outcome->has_value()) {
+        auto copy = outcome->value();
+        (void)std::move(claim).complete(std::move(copy));
+    } else if (outcome->kind() == OutcomeKind::failed &&
+               outcome->failure().kind != FailureClass::retryable) {
+        std::move(claim).fail(outcome->failure());
+    } else {
+        std::move(claim).give_back();
+    }
+    return *std::move(outcome);
 }
 template <class Guard, class Handler>
 [[nodiscard]] auto run_coalesced(Guard& guard, const Key& key, const Fingerprint& fingerprint,

@@ -56,6 +56,7 @@
 // #include <idem/layered/combiner.hpp>
 #include <idem/layered/combining.hpp>
 #include <idem/layered/front.hpp>
+// #include <idem/layered/front_pause.hpp>
 #include <idem/layered/tiered.hpp>
 // #include <idem/layered/result_cache.hpp>
 #include <idem/layered/cached.hpp>

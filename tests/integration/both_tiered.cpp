@@ -39,7 +39,7 @@ public:
     AllLayersWorld(PostgresBench& bench, RedisCli& cli)
         : PostgresWorld(bench),
           redis_(shared_redis().url(), cli),
-          tiered_(idem::RedisFront(redis_.options(shared_redis().url())),
+          tiered_(idem::RedisFront(redis_.options(shared_redis().url()), 60s),
                   Back(PostgresWorld::store()), {.front_ttl = 1h}),
           cached_(tiered_, {.max_age = 1h, .clock = [this] { return now(); }}) {
         redis_.advance(now() - redis_.now());
@@ -81,7 +81,7 @@ TEST_CASE("conformance: a cache over Redis over combined PostgreSQL keeps every 
 /// Two layers of one's own, of which Redis is about to suffer.
 struct Layers {
     explicit Layers(const std::string& redis_url, idem::Duration front_ttl = 5min)
-        : front(front_options(redis_url)),
+        : front(front_options(redis_url), 200ms),
           back(bench.options(shared_server().conninfo(), 8)),
           store(front, Back(back), {.front_ttl = front_ttl, .pause_min = 1ms, .pause_max = 20ms}) {}
 
@@ -90,7 +90,6 @@ struct Layers {
         out.url = url;
         out.prefix = "tiered:";
         out.command_timeout = out.connect_timeout = 100ms;
-        out.time_allowed = 200ms;
         return out;
     }
 

@@ -19,7 +19,7 @@ using idem_test::shared_redis;
 TEST_CASE("Redis keeps every promise of a front", "[integration][redis]") {
     RedisCli cli(shared_redis().url());
     idem_test::RedisWorld world(shared_redis().url(), cli);
-    idem_test::FrontPromises promises(idem::RedisFront(world.options(shared_redis().url())),
+    idem_test::FrontPromises promises(idem::RedisFront(world.options(shared_redis().url()), 60s),
                                       [&](idem::Duration by) { world.advance(by); });
     promises.ask();
     CHECK(idem_test::without_ttl(cli) == "");
@@ -28,7 +28,7 @@ TEST_CASE("Redis keeps every promise of a front", "[integration][redis]") {
 TEST_CASE("Redis as a front: many keys are one round trip, and a store's own keys are not its",
           "[integration][redis]") {
     const auto options = idem_test::options_for(shared_redis().url());
-    idem::RedisFront front(options);
+    idem::RedisFront front(options, 9s);
     idem::RedisStore store(options);
     const idem::Key mine{"s", "store's"};
     (void)idem::claim_one(store, idem_test::claim_of(mine, idem_test::random_owner()));
@@ -40,6 +40,11 @@ TEST_CASE("Redis as a front: many keys are one round trip, and a store's own key
     std::vector<idem::FrontGot> got(keys.size());
     front.get(views, got);
     CHECK(front.traffic().round_trips == 1);
+    std::vector<idem::FrontBury> buries;
+    for (const auto& view : views) buries.push_back({view, 1, 1min});
+    std::vector<idem::Trouble> troubles(buries.size());
+    front.bury(buries, troubles);
+    CHECK(front.traffic().round_trips == 2);
     for (const auto& one : got) {
         CHECK_FALSE(one.bytes);
         CHECK(one.now > idem::Instant{});
@@ -52,7 +57,7 @@ TEST_CASE("Redis as a front: what is not a front's is nothing, and a wrong type 
     RedisServer server;
     RedisCli cli(server.url());
     auto options = idem_test::options_for(server.url(), "p:");
-    idem::RedisFront front(options);
+    idem::RedisFront front(options, 9s);
     const idem::Key key{"s", "k"};
     const auto view = idem_test::view_of(key);
     const std::string name = idem::redis::name_of("p:front:", view);

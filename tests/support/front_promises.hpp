@@ -49,6 +49,13 @@ public:
         put(3, minute, "nothing stands any more");
         CHECK(get() == "nothing stands any more");
 
+        bury(8, minute);
+        bury(0, minute);
+        put(8, minute, "what was refused stays so");
+        CHECK_FALSE(get());
+        advance_(minute);
+
+        put(3, minute, "of a key that is gone");
         bury(0, minute);
         CHECK_FALSE(get());
         put(1, minute, "nothing was refused");

@@ -126,6 +126,33 @@ TEST_CASE("content: coalesced, a failure is everybody's and a throw is the calle
     CHECK(guard.find(idem::Key{"s", "3"})->header.state == idem::State::failed);
 }
 
+TEST_CASE("content: coalesced, what another key holds up is no attempt of this one") {
+    Guard guard(MemoryStore(), {.max_attempts = 2});
+    const auto run = [&](const char* id, auto handler) {
+        return idem::run_coalesced(guard, idem::Key{"s", id}, content, handler);
+    };
+    const auto outcome = run("1", [&] {
+        for (int i = 0; i < 5; ++i)
+            CHECK(run("2", [] { return 2; }).kind() == idem::OutcomeKind::in_progress);
+        return 1;
+    });
+    CHECK(outcome.executed());
+    CHECK(run("2", [] { return 2; }).value() == 1);
+}
+
+TEST_CASE("content: coalesced, only another key is a duplicate, and not of another component") {
+    Watch store(MemoryStore(), {});
+    idem::IdempotencyGuard<Watch> guard(store);
+    const auto run = [&](const char* id, const idem::Fingerprint& print) {
+        (void)idem::run_coalesced(guard, idem::Key{"s", id}, print, [] { return 1; });
+    };
+    run("1", content);
+    run("2", other);
+    CHECK(store.usage().duplicates == 0);
+    run("3", content);
+    CHECK(store.usage().duplicates == 1);
+}
+
 TEST_CASE("content: coalesced while it runs, another key is told so and may come again") {
     Guard guard((MemoryStore()));
     const auto run = [&](const char* id, auto handler) {

@@ -1,8 +1,11 @@
 // The front may forget, never invent: whatever becomes of it, the back alone decides.
 
+#include <atomic>
 #include <chrono>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <idem/idem.hpp>
@@ -34,7 +37,10 @@ struct Bench {
     using Back = idem::testing::FaultyStore<idem::MemoryStore>;
 
     explicit Bench(idem::TieredOptions options = {}) : options_(std::move(options)) {
-        options_.notice = [this](std::string_view text) { notices.emplace_back(text); };
+        options_.notice = [this](std::string_view text) {
+            const std::lock_guard lock(mutex_);
+            notices.emplace_back(text);
+        };
         store.emplace(front, back, options_);
     }
 
@@ -69,6 +75,7 @@ struct Bench {
 
 private:
     idem::TieredOptions options_;
+    std::mutex mutex_{};
 };
 
 const idem::Key key{"s", "k", "tenant"};
@@ -198,6 +205,59 @@ TEST_CASE("tiered: a copy that was on its way while its key was forgotten does n
     CHECK(b.claim(key, 2).result == "old");
     b.front.before({});
     CHECK(b.claim(key, 3).kind == ClaimKind::acquired);
+}
+
+TEST_CASE("tiered: a key forgotten once more keeps out what was on its way before the first time") {
+    Bench b({.front_ttl = 5min});
+    b.finished(key, "old");
+    b.front.before([&](FrontCall call) {
+        if (call != FrontCall::put) return true;
+        b.front.before({});
+        CHECK(b.forget(key).existed);
+        b.clock.advance(61s);  // the back's own tombstone is over
+        CHECK(b.forget(key).fence == 0);
+        return true;
+    });
+    CHECK(b.claim(key, 2).result == "old");
+    CHECK(b.claim(key, 3).kind == ClaimKind::acquired);
+}
+
+TEST_CASE("tiered: one call that fails for many keys is one failure") {
+    Bench b({.pause_min = 1h, .pause_max = 8h});
+    std::vector<idem::Key> keys;
+    std::vector<idem::ForgetRequest> requests(20);
+    for (int i = 0; i < 20; ++i) keys.push_back({"s", std::to_string(i)});
+    for (std::size_t i = 0; i < 20; ++i) requests[i].key = idem_test::view_of(keys[i]);
+    b.front.fail_all(true);
+    std::vector<idem::ForgetReply> replies(20);
+    b.store->forget(requests, replies);
+    for (const auto& reply : replies) CHECK(reply.trouble);
+    CHECK(b.store->usage().front_failures == 1);
+}
+
+TEST_CASE(
+    "tiered: a front that some calls find well and some do not is used again when it is well") {
+    Bench b({.pause_min = idem::Duration{1}, .pause_max = idem::Duration{50}});
+    b.finished(key);
+    (void)b.claim(key, 2);
+    std::atomic<int> calls{0};
+    std::atomic<bool> well{false};
+    b.front.before([&](FrontCall) { return well.load() || ++calls % 3 != 0; });
+    std::vector<std::thread> threads;
+    for (std::uint64_t t = 0; t < 4; ++t)
+        threads.emplace_back([&, t] {
+            for (std::uint64_t i = 0; i < 2000; ++i)
+                (void)idem::claim_one(*b.store, claim_of(key, 10 + t));
+        });
+    for (auto& thread : threads) thread.join();
+    well = true;
+    CHECK(eventually([&] {
+        (void)b.claim(key, 5);
+        return !b.store->usage().front_paused;
+    }));
+    const auto before = b.store->usage().front_answers;
+    for (int i = 0; i < 100; ++i) CHECK(b.claim(key, 6).result == "result");
+    CHECK(b.store->usage().front_answers == before + 100);
 }
 
 TEST_CASE("tiered: a copy that was longer on its way than it may live is dead on arrival") {

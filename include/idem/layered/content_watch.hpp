@@ -118,8 +118,10 @@ private:
             if (replies[i].trouble || replies[i].kind != ClaimKind::acquired ||
                 !requests[i].fingerprint.present())
                 continue;
+            auto print = detail::hex(requests[i].fingerprint.stored());
+            if (requests[i].key.id == "content:" + print) continue;  // of `run_coalesced`
             which.push_back(i);
-            ids.push_back(detail::hex(requests[i].fingerprint.stored()));
+            ids.push_back(static_cast<char>(requests[i].key.component) + std::move(print));
         }
         if (which.empty()) return;
         std::vector<IssueRequest> marks(which.size());

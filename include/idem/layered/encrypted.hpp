@@ -372,7 +372,8 @@ public:
     [[nodiscard]] PurgeReply purge(std::size_t limit) { return inner_.purge(limit); }
 
     /// Zero where the store below does not say.
-    [[nodiscard]] Duration time_allowed() const { return time_allowed_by(inner_); }
+    /// A claim that cannot be opened is given back, which is a second request.
+    [[nodiscard]] Duration time_allowed() const { return 2 * time_allowed_by(inner_); }
     [[nodiscard]] std::shared_ptr<void> watch(const KeyView& key, std::function<void()> notice) {
         return watch_with(inner_, key, std::move(notice));
     }

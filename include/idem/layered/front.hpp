@@ -33,8 +33,8 @@ struct FrontPut {
     Instant ends{};
     std::string_view bytes{};
 };
-/// Refuses every put up to this fence for `lasts`, and takes away what stands with it. Fence 0
-/// takes away whatever stands, and refuses nothing afterwards.
+/// Refuses every put up to this fence for `lasts`, and takes away what stands with it. Fence 0, of
+/// a key that the back does not know, takes away what was put; what is refused stays so.
 struct FrontBury {
     KeyView key{};
     Fence fence = 0;

@@ -16,6 +16,7 @@
 
 #include <idem/detail/look.hpp>
 #include <idem/layered/front.hpp>
+#include <idem/layered/front_pause.hpp>
 #include <idem/layered/nesting.hpp>
 #include <idem/options.hpp>
 #include <idem/record_codec.hpp>
@@ -25,7 +26,8 @@ namespace idem::inline v0_1 {
 
 struct TieredOptions {
     /// The front answers for a finished result no longer than this after the back has said it: so
-    /// old an answer can be after a forget that the front was not told of.
+    /// old an answer can be after a forget that the front was not told of. The same in every
+    /// process: a tombstone lasts as long.
     Duration front_ttl = std::chrono::minutes{5};
 
     /// Larger results stay in the back alone.
@@ -51,16 +53,19 @@ struct TieredUsage {
 /// Two layers: a fast front that answers repeats of finished work, and a back that alone decides.
 /// The front may forget, never invent: it holds copies of what the back has said, each for a
 /// bounded time, and acquires nothing. Wiped, evicting, down or set back to old data, it costs
-/// speed and no second run. It is filled by the first repeat, so that a first call pays for one
-/// look at it. A handle; any thread may call any member at any time. What survives a crash is what
-/// the back keeps.
+/// speed and no second run. Whoever shares a front shares its back, or has a prefix of their own in
+/// it: else one would answer for the other. It is filled by the first repeat, so that a first call
+/// pays for one look at it. A handle; any thread may call any member at any time. What survives a
+/// crash is what the back keeps.
 template <class Front, class Back>
 class TieredStore {
 public:
     static_assert(front<Front>, "TieredStore<Front, Back>: Front is no idem::front");
     static_assert(store<Back>, "TieredStore<Front, Back>: Back is no idem::store");
-    static_assert(!detail::is_layer<Back, CachedStore>,
+    static_assert(!detail::has_layer<Back, CachedStore>,
                   "CachedStore goes over TieredStore: the back must be the truth");
+    static_assert(!detail::has_layer<Back, EncryptedStore>,
+                  "EncryptedStore goes over TieredStore: the front would hold plain text");
     static_assert(!detail::is_tiered<Back>, "TieredStore over TieredStore: one front is enough");
 
     /// @throws UsageError for durations that cannot be right.
@@ -95,8 +100,10 @@ public:
     [[nodiscard]] ListPage list(const ListQuery& query) { return back_.list(query); }
     [[nodiscard]] PurgeReply purge(std::size_t limit) { return back_.purge(limit); }
 
+    /// Zero where the back does not say.
     [[nodiscard]] Duration time_allowed() const {
-        return time_allowed_by(back_) + 2 * front_.time_allowed();
+        const Duration back = time_allowed_by(back_);
+        return back == back.zero() ? back : back + 2 * front_.time_allowed();
     }
     [[nodiscard]] std::shared_ptr<void> watch(const KeyView& key, std::function<void()> notice) {
         return watch_with(back_, key, std::move(notice));
@@ -104,19 +111,19 @@ public:
 
     [[nodiscard]] TieredUsage usage() const noexcept {
         return {state_->front_answers.load(), state_->back_answers.load(),
-                state_->front_failures.load(), state_->failures.load() > 0};
+                state_->front_failures.load(), state_->pause.paused()};
     }
 
 private:
     struct Shared {
-        explicit Shared(TieredOptions o) : options(std::move(o)) {}
+        explicit Shared(TieredOptions o)
+            : options(std::move(o)), pause(options.pause_min, options.pause_max) {}
 
         TieredOptions options;
         std::atomic<std::uint64_t> front_answers{0};
         std::atomic<std::uint64_t> back_answers{0};
         std::atomic<std::uint64_t> front_failures{0};
-        std::atomic<int> failures{0};  ///< In a row.
-        std::atomic<std::int64_t> paused_until{0};
+        detail::FrontPause pause;
         std::atomic<std::int64_t> fill_after{0};  ///< No copies are put before.
     };
     /// A claim's way through the front.
@@ -135,15 +142,6 @@ private:
         return LocalClock::now().time_since_epoch().count();
     }
 
-    /// False while the front is left alone. Of many that come at the end of its pause one tries.
-    [[nodiscard]] bool front_is_on() noexcept {
-        auto until = state_->paused_until.load();
-        if (until == 0) return true;
-        const std::int64_t now = local_now();
-        if (now < until) return false;
-        return state_->paused_until.compare_exchange_strong(
-            until, now + std::chrono::nanoseconds(2 * front_.time_allowed()).count() + 1);
-    }
     void tell(const std::string& what) noexcept {
         if (!state_->options.notice) return;
         try {
@@ -151,14 +149,10 @@ private:
         } catch (...) {  // seeing must not change what happens
         }
     }
-    void front_failed(const Trouble& trouble) {
+    /// @param began when the call did that failed.
+    void front_failed(const Trouble& trouble, LocalInstant began) {
         ++state_->front_failures;
-        const int before = state_->failures.fetch_add(1);
-        Duration pause = std::min(state_->options.pause_min, state_->options.pause_max);
-        for (int i = 0; i < before && pause < state_->options.pause_max / 2; ++i) pause *= 2;
-        if (before > 16) pause = state_->options.pause_max;
-        state_->paused_until.store(local_now() + std::chrono::nanoseconds(pause).count());
-        if (before == 0) tell("the front is left alone: " + trouble.message);
+        if (state_->pause.failed(began)) tell("the front is left alone: " + trouble.message);
     }
     /// A front that is full, or slow to write, still answers; what it does not take it lacks.
     void front_takes_nothing(const Trouble& trouble) {
@@ -169,9 +163,7 @@ private:
             tell("the front takes no copies for a while: " + trouble.message);
     }
     void front_answered() {
-        if (state_->failures.load() == 0) return;
-        state_->paused_until.store(0);
-        if (state_->failures.exchange(0) > 0) tell("the front answers again");
+        if (state_->pause.answered()) tell("the front answers again");
     }
 
     /// Asks the front; what it cannot answer stays in `left`.
@@ -196,7 +188,7 @@ void TieredStore<Front, Back>::claim(std::span<const ClaimRequest> requests,
                                      std::span<ClaimReply> replies) {
     std::vector<std::size_t> left;
     std::vector<Asked> asked(requests.size());
-    if (front_is_on()) {
+    if (state_->pause.may_ask(2 * front_.time_allowed() + Duration{1})) {
         ask_front(requests, replies, left, asked);
     } else {
         for (std::size_t i = 0; i < requests.size(); ++i) left.push_back(i);
@@ -224,6 +216,7 @@ void TieredStore<Front, Back>::ask_front(std::span<const ClaimRequest> requests,
         which.push_back(i);
     }
     std::vector<FrontGot> got(keys.size());
+    const auto began = LocalClock::now();
     if (!keys.empty()) front_.get(keys, got);
     const Trouble* trouble = nullptr;
     for (std::size_t k = 0; k < which.size(); ++k) {
@@ -234,7 +227,7 @@ void TieredStore<Front, Back>::ask_front(std::span<const ClaimRequest> requests,
     }
     std::sort(left.begin(), left.end());
     if (trouble != nullptr) {
-        front_failed(*trouble);
+        front_failed(*trouble, began);
     } else if (!keys.empty()) {
         front_answered();
     }
@@ -329,10 +322,13 @@ void TieredStore<Front, Back>::forget(std::span<const ForgetRequest> requests,
     }
     if (buries.empty()) return;
     std::vector<Trouble> troubles(buries.size());
+    const auto began = LocalClock::now();
     front_.bury(buries, troubles);
+    const auto failed = std::find_if(troubles.begin(), troubles.end(),
+                                     [](const Trouble& trouble) { return bool(trouble); });
+    if (failed != troubles.end()) front_failed(*failed, began);
     for (std::size_t k = 0; k < which.size(); ++k) {
         if (!troubles[k]) continue;
-        front_failed(troubles[k]);
         replies[which[k]].trouble = Trouble::unavailable(
             "forgotten, but the front could not be told and may answer for a while: " +
                 troubles[k].message,

@@ -2,6 +2,7 @@
 #define IDEM_REDIS_FRONT_HPP
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -24,10 +25,13 @@ namespace idem::inline v0_1 {
 /// gets `usage` trouble.
 class RedisFront {
 public:
-    /// As for `RedisStore`; its keys begin with `prefix` and "front:". What keeps a slow front from
-    /// slowing down every call is a short `time_allowed`: 250 ms where none is given.
-    /// @throws UsageError for a URL or options that cannot be right.
-    explicit RedisFront(RedisOptions options) : state_(make(std::move(options))) {}
+    /// As for `RedisStore`; its keys begin with `prefix` and "front:". Each back needs a prefix of
+    /// its own, or it is answered from another one's results. @param time_allowed in place of
+    /// `RedisOptions::time_allowed`, unless the URL has one: short, for a slow front must not slow
+    /// down every call. @throws UsageError for a URL or options that cannot be right.
+    explicit RedisFront(RedisOptions options,
+                        Duration time_allowed = std::chrono::milliseconds{250})
+        : state_(make((options.time_allowed = time_allowed, std::move(options)))) {}
 
     void get(std::span<const KeyView> keys, std::span<FrontGot> got);
     void put(std::span<const FrontPut> puts, std::span<Trouble> troubles) {
@@ -69,8 +73,11 @@ return 1
 )lua";
     static constexpr std::string_view bury_ = R"lua(
 local fence, lasts = struct.unpack('<I7I7', ARGV[1])
-if fence == 0 then return redis.call('DEL', KEYS[1]) end
 local v = redis.call('GETRANGE', KEYS[1], 0, 14)
+if fence == 0 then
+  if string.sub(v, 1, 1) == 'r' then redis.call('DEL', KEYS[1]) end
+  return 1
+end
 if #v == 15 then
   local _, f, e = struct.unpack('<BI7I7', v)
   if f > fence and e > now then return 0 end
@@ -83,8 +90,6 @@ return 1
     [[nodiscard]] static std::shared_ptr<State> make(RedisOptions options) {
         const redis::Target target = redis::read_url(options);
         options.prefix += "front:";
-        if (options.time_allowed == RedisOptions().time_allowed)
-            options.time_allowed = std::chrono::milliseconds{250};
         options.command_timeout = std::min(options.command_timeout, options.time_allowed);
         options.connect_timeout = std::min(options.connect_timeout, options.time_allowed);
         redis::check(options);
@@ -168,18 +173,28 @@ void RedisFront::write(std::span<const Item> items, std::span<Trouble> troubles,
     const std::string script = state_->wire.scripts().clock() + std::string(body);
     const LocalInstant deadline = state_->wire.deadline();
     redis::Topology& topology = state_->wire.topology();
-    for (std::size_t i = 0; i < items.size(); ++i) {
-        const std::string key = name(items[i].key);
-        redis::Request request;
-        request.command({"EVAL", script, "1", key, packed(items[i]), bytes_of(items[i])});
-        // The same again answers as the first did: a higher fence has come or it has not.
-        const auto answers = state_->wire.read(topology.node_of(key), request, deadline);
-        if (answers.fault) {
-            troubles[i] = redis::trouble_of(*answers.fault);
-            troubles[i].may_have_applied = true;
-        } else if (answers.replies[0].is_error()) {
-            troubles[i] =
-                Trouble::schema("Redis: " + std::string(answers.replies[0].text().value_or("")));
+    for (std::size_t node = 0, nodes = topology.nodes(); node < nodes; ++node) {
+        for (std::size_t at = 0; at < items.size();) {
+            redis::Request request;
+            std::vector<std::size_t> sent;
+            for (; at < items.size() && sent.size() < items_max; ++at) {
+                const std::string key = name(items[at].key);
+                if (topology.node_of(key) != node) continue;
+                request.command({"EVAL", script, "1", key, packed(items[at]), bytes_of(items[at])});
+                sent.push_back(at);
+            }
+            if (sent.empty()) continue;
+            // The same again answers as the first did: a higher fence has come or it has not.
+            const auto answers = state_->wire.read(node, request, deadline);
+            for (std::size_t k = 0; k < sent.size(); ++k) {
+                Trouble& trouble = troubles[sent[k]];
+                if (answers.fault) {
+                    trouble = redis::trouble_of(*answers.fault);
+                    trouble.may_have_applied = true;
+                } else if (const redis::Reply& reply = answers.replies[k]; reply.is_error()) {
+                    trouble = Trouble::schema("Redis: " + std::string(reply.text().value_or("")));
+                }
+            }
         }
     }
 }

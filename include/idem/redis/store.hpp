@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -301,11 +302,7 @@ inline void RedisStore::look(std::span<const ClaimRequest> requests, std::span<C
         if (keys[i].valid()) asked.push_back(i);
     }
     std::vector<bool> answered(requests.size(), false);
-    std::vector<std::size_t> left;
-    const auto overtakes = [&](std::size_t i) {
-        return std::any_of(left.begin(), left.end(),
-                           [&](std::size_t j) { return keys[j] == keys[i]; });
-    };
+    std::unordered_set<std::string> left;
     for (std::size_t at = 0; at < asked.size(); at += limits.items) {
         const std::size_t count = std::min(limits.items, asked.size() - at);
         read_records(
@@ -315,12 +312,12 @@ inline void RedisStore::look(std::span<const ClaimRequest> requests, std::span<C
                     answered[i] = true;
                     return;
                 }
-                answered[i] = !seen.trouble && !overtakes(i) &&
+                answered[i] = !seen.trouble && !left.contains(encode_key(keys[i])) &&
                               detail::answer_by_look(
                                   seen.record ? &seen.record->header : nullptr,
                                   seen.record ? std::move(seen.record->payload) : Payload{},
                                   seen.now, requests[i], replies[i]);
-                if (!answered[i]) left.push_back(i);
+                if (!answered[i]) left.insert(encode_key(keys[i]));
             });
     }
     std::erase_if(which, [&](std::size_t i) { return answered[i]; });

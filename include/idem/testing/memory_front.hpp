@@ -91,7 +91,8 @@ public:
             if (!good) {
                 troubles[i] = down();
             } else if (buries[i].fence == 0) {
-                shared_->entries.erase(key);
+                const auto at = shared_->entries.find(key);
+                if (at != shared_->entries.end() && at->second.bytes) shared_->entries.erase(at);
             } else if (!stands(key, buries[i].fence + 1, now)) {
                 shared_->entries[key] = {buries[i].fence, now + buries[i].lasts, std::nullopt};
             }

@@ -75,7 +75,7 @@ return 1
 local fence, lasts = struct.unpack('<I7I7', ARGV[1])
 local v = redis.call('GETRANGE', KEYS[1], 0, 14)
 if fence == 0 then
-  if string.sub(v, 1, 1) == 'r' then redis.call('DEL', KEYS[1]) end
+  if string.sub(v, 1, 1) == 'r' then redis.call('PEXPIRE', KEYS[1], 0) end
   return 1
 end
 if #v == 15 then

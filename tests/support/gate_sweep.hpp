@@ -243,9 +243,11 @@ void guarded_call(Rig& rig, const idem::Key& key) {
     rig.expect(!answer.empty() && answer == first, "the answer is the first result: " + answer);
     rig.expect(effects.size() == 1 && effects.begin()->second == 1,
                "one effect, not " + std::to_string(effects.size()));
-    const auto stored = idem::claim_one(rig.direct, Rig::claim_of(key, 'o'));
+    const auto stored =
+        rig.insist([&] { return idem::claim_one(rig.direct, Rig::claim_of(key, 'o')); });
     rig.expect(stored.kind == idem::ClaimKind::completed && stored.attempt == 1,
-               "it is on record, as one attempt");
+               std::string("it is on record, as one attempt, not ") + to_string(stored.kind) + " " +
+                   std::to_string(stored.attempt));
 }
 
 template <class Rig>

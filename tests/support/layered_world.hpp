@@ -18,6 +18,8 @@
 #include <idem/testing/manual_clock.hpp>
 #include <idem/testing/memory_front.hpp>
 
+#include "support/requests.hpp"
+
 namespace idem_test {
 
 /// The embedded store on a clock that is moved by hand, as the conformance kit wants it.
@@ -59,6 +61,23 @@ private:
     idem::EncryptedStore<StoreOf<World>> encrypted_;
 };
 
+/// Whether the second repeat of a finished call is answered by the layer whose answers `answered`
+/// counts. The histories of the kit, which are left to chance, may meet no such repeat.
+template <class Store, class Answered>
+[[nodiscard]] bool answers_repeats(Store& store, const Answered& answered) {
+    const idem::Key key{"repeats", "k"};
+    const auto claim = [&](std::uint64_t owner) {
+        auto request = claim_of(key, owner);
+        request.fingerprint = idem::Fingerprint::of_bytes("request");
+        return idem::claim_one(store, request);
+    };
+    const auto fence = claim(1).fence;
+    (void)idem::finish_one(store, complete_of(key, owner_of(1), fence, "result"));
+    (void)claim(2);  // fills it
+    const auto before = answered();
+    return claim(3).result == "result" && answered() == before + 1;
+}
+
 /// A world with a cache in front of its store, by the same clock. What it answered is counted over
 /// all worlds of a type: a cache that answers nothing would keep every promise.
 template <class World>
@@ -74,6 +93,9 @@ public:
     CachedWorld& operator=(const CachedWorld&) = delete;
 
     [[nodiscard]] idem::CachedStore<StoreOf<World>>& store() { return cached_; }
+    [[nodiscard]] bool answers_repeats() {
+        return idem_test::answers_repeats(cached_, [&] { return cached_.usage().hits; });
+    }
 
     static inline std::atomic<std::uint64_t> hits{0};
 

@@ -157,7 +157,7 @@ private:
     std::atomic<int> troubles_{0};
     std::atomic<bool> stop_{false};
     std::atomic<bool> abandoned_{false};  ///< A check has failed: nobody waits for answers.
-    std::vector<std::thread> threads_{};
+    std::vector<std::jthread> threads_{};
 };
 
 PostgresStore made_at(const std::string& conninfo) {

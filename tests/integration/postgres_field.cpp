@@ -45,7 +45,7 @@ TEST_CASE("R118 40001 under contention at SERIALIZABLE reaches no caller",
     auto guard = guard_of(bench.store(), {.wait = 1min});
     std::atomic<int> runs{0};
     std::atomic<int> wrong{0};
-    std::vector<std::thread> threads;
+    std::vector<std::jthread> threads;
     for (int me = 0; me < 16; ++me)
         threads.emplace_back([&] {
             for (int i = 0; i < 20; ++i) {
@@ -65,7 +65,7 @@ TEST_CASE("R119 handlers that ask the store too do not starve in a pool of one",
     auto guard = guard_of(bench.store());
     std::atomic<int> inside{0};
     std::atomic<int> recorded{0};
-    std::vector<std::thread> threads;
+    std::vector<std::jthread> threads;
     for (int me = 0; me < 8; ++me)
         threads.emplace_back([&, me] {
             const auto outcome = guard.run({"s", std::to_string(me)}, request, [&] {
@@ -104,7 +104,7 @@ TEST_CASE("R122 M23 behind a pooler nothing of a session is used or left behind"
     const idem_test::Pgbouncer pooler(shared_server());
     PostgresBench bench(shared_server().conninfo(), pooler.conninfo());
     auto guard = guard_of(bench.store(), {.wait = 1min});
-    std::vector<std::thread> threads;
+    std::vector<std::jthread> threads;
     std::atomic<int> recorded{0};
     for (int me = 0; me < 8; ++me)
         threads.emplace_back([&, me] {
@@ -130,17 +130,15 @@ TEST_CASE("R122 M23 behind a pooler nothing of a session is used or left behind"
 TEST_CASE("PostgreSQL: M34 M43 a holder killed in mid-body is taken over once, after its lease",
           "[integration][postgres][field][fork]") {
     auto bench = make_bench();
-    idem_test::taken_over_once(bench, [&] {
-        return idem::PostgresStore(bench.options(shared_server().conninfo()));
-    });
+    idem_test::taken_over_once(
+        bench, [&] { return idem::PostgresStore(bench.options(shared_server().conninfo())); });
 }
 
 TEST_CASE("PostgreSQL: M35 with the policy to hold a vanished holder's key is nobody's to run",
           "[integration][postgres][field][fork]") {
     auto bench = make_bench();
-    idem_test::held_for_a_person(bench, [&] {
-        return idem::PostgresStore(bench.options(shared_server().conninfo()));
-    });
+    idem_test::held_for_a_person(
+        bench, [&] { return idem::PostgresStore(bench.options(shared_server().conninfo())); });
 }
 
 TEST_CASE("M38 every row that is ever stored is shown or kept, and in the end purged",
@@ -288,7 +286,7 @@ TEST_CASE("M29 M56 batches over the same keys in opposite orders show no deadloc
             }
         }
     };
-    std::thread forwards([&] { run(false); });
+    std::jthread forwards([&] { run(false); });
     run(true);
     forwards.join();
     CHECK(trouble == 0);

@@ -55,7 +55,7 @@ TEST_CASE("combining on PostgreSQL: 64 threads need an eighth of the statements 
     idem::IdempotencyGuard<Combining> guard(store, {.lease = std::chrono::minutes{10}});
     std::atomic<int> ready{0};
     std::atomic<int> wrong{0};
-    std::vector<std::thread> threads;
+    std::vector<std::jthread> threads;
     for (int t = 0; t < 64; ++t)
         threads.emplace_back([&, t] {
             ++ready;

@@ -37,8 +37,14 @@ idem::ClaimRequest claim_of(const idem::Key& key, std::uint32_t owner) {
     return out;
 }
 
+/// How a claim is said: to the function alone, as through a pooler, or with what can be made at
+/// once.
+using Text = std::string (*)(const idem::postgres::Names&, const idem::postgres::Operation&,
+                             idem::postgres::Form);
+
 /// The plan of the claim's own statement, with what it wrote to the log.
-std::string explained(PostgresBench& bench, const std::vector<idem::ClaimRequest>& claims) {
+std::string explained(PostgresBench& bench, const std::vector<idem::ClaimRequest>& claims,
+                      Text text) {
     const idem::postgres::Names names(bench.schema(), "records", "");
     std::vector<std::string> digests;
     std::vector<std::size_t> which;
@@ -53,10 +59,10 @@ std::string explained(PostgresBench& bench, const std::vector<idem::ClaimRequest
     idem::postgres::add_fields(items, params);
     params.add(idem::postgres::Type::text, idem::postgres::Value::bytes("500"));
     const auto form = items.arrays ? idem::postgres::Form::batch : idem::postgres::Form::one;
-    const auto answer = bench.sql().connection().run(
-        {"", "EXPLAIN (ANALYZE, WAL, COSTS OFF) " +
-                 call_text(names, idem::postgres::claim_operation, form)},
-        params, false, idem_test::in_seconds(60));
+    const auto answer =
+        bench.sql().connection().run({"", "EXPLAIN (ANALYZE, WAL, COSTS OFF) " +
+                                              text(names, idem::postgres::claim_operation, form)},
+                                     params, false, idem_test::in_seconds(60));
     REQUIRE_FALSE(answer.fault);
     std::string out;
     for (int row = 0; row < answer.result.rows(); ++row)
@@ -65,11 +71,12 @@ std::string explained(PostgresBench& bench, const std::vector<idem::ClaimRequest
 }
 
 TEST_CASE("PostgreSQL: a repeat writes nothing to the log", "[integration][postgres]") {
+    const auto text = GENERATE(Text{idem::postgres::call_text}, Text{idem::postgres::at_once_text});
     auto bench = make_bench();
     const idem::Key key{"s", "k"};
     const idem::Key running{"s", "running"};
     const auto claim = claim_of(key, 1);
-    const auto first = explained(bench, {claim});
+    const auto first = explained(bench, {claim}, text);
     INFO(first);
     REQUIRE(first.find("WAL: records=") != std::string::npos);  // else nothing would be proved
     const auto fence = idem::claim_one(bench.store(), claim).fence;
@@ -77,8 +84,8 @@ TEST_CASE("PostgreSQL: a repeat writes nothing to the log", "[integration][postg
     REQUIRE(idem::claim_one(bench.store(), claim_of(running, 1)).fence > 0);
     for (const auto& repeats : {std::vector{claim_of(key, 2)}, std::vector{claim_of(running, 2)},
                                 std::vector{claim_of(key, 2), claim_of(running, 2)}}) {
-        (void)explained(bench, repeats);  // hint bits of the first look are no one's business
-        const auto again = explained(bench, repeats);
+        (void)explained(bench, repeats, text);  // hint bits of the first look are no one's business
+        const auto again = explained(bench, repeats, text);
         INFO(again);
         CHECK(again.find("WAL:") == std::string::npos);
     }
@@ -330,8 +337,8 @@ TEST_CASE("PostgreSQL: a claim in doubt that then meets a lock is in doubt, not 
     }
     bench.advance(1min);
     idem_test::TcpGate gate(shared_server().port());
-    auto options = bench.options(
-        shared_server().conninfo("port=" + std::to_string(gate.port())), 1);
+    auto options =
+        bench.options(shared_server().conninfo("port=" + std::to_string(gate.port())), 1);
     options.lock_timeout = 100ms;
     idem::PostgresStore store(options);
     Sql other(shared_server().conninfo());
@@ -383,7 +390,7 @@ TEST_CASE("PostgreSQL: names of any letters are quoted, and four processes may m
     options.time_allowed = 60s;
     options.statement_timeout = 30s;
     std::array<std::string, 4> errors;
-    std::vector<std::thread> threads;
+    std::vector<std::jthread> threads;
     for (auto& error : errors)
         threads.emplace_back([&] {
             try {
@@ -439,7 +446,7 @@ TEST_CASE("PostgreSQL: M59 purgers share the work, wait for nobody, and take onl
     other("BEGIN; SELECT * FROM " + bench.table() + " WHERE scope = 'old' AND id = '7' FOR UPDATE");
     std::atomic<std::size_t> removed{0};
     std::atomic<bool> trouble{false};
-    std::vector<std::thread> threads;
+    std::vector<std::jthread> threads;
     for (int i = 0; i < 4; ++i)
         threads.emplace_back([&] {
             idem::PostgresStore mine(bench.options(shared_server().conninfo()));
@@ -471,7 +478,7 @@ void under_load(PostgresBench& bench, int rounds, Break&& break_it) {
     std::atomic<int> wrong{0};
     std::atomic<int> done{0};
     std::atomic<int> replayed{0};
-    std::vector<std::thread> threads;
+    std::vector<std::jthread> threads;
     for (std::uint32_t me = 0; me < 16; ++me) {
         threads.emplace_back([&, me] {
             for (int round = 0; round < rounds; ++round) {
@@ -527,7 +534,6 @@ TEST_CASE("PostgreSQL: the server crashes under load and comes back; the client 
     idem_test::PostgresServer server;
     auto bench = std::make_unique<PostgresBench>(server.conninfo(), server.conninfo());
     int crashes = 0;
-    std::atomic<bool> stop{false};
     const std::string table = bench->table();
     auto options = bench->options(server.conninfo());
     options.connect_timeout = 1s;
@@ -536,11 +542,11 @@ TEST_CASE("PostgreSQL: the server crashes under load and comes back; the client 
     options.time_allowed = 5s;
     idem::PostgresStore store(options);
     std::atomic<int> wrong{0};
-    std::vector<std::thread> threads;
     std::atomic<int> finished{0};
+    std::vector<std::jthread> threads;
     for (std::uint32_t me = 0; me < 8; ++me)
-        threads.emplace_back([&, me] {
-            for (int round = 0; !stop; ++round) {
+        threads.emplace_back([&, me](const std::stop_token& stop) {
+            for (int round = 0; !stop.stop_requested(); ++round) {
                 const std::string name = std::to_string(me) + "/" + std::to_string(round);
                 const idem::Key key{"s", name};
                 const auto claim = claim_of(key, me + 1);
@@ -565,7 +571,7 @@ TEST_CASE("PostgreSQL: the server crashes under load and comes back; the client 
         server.start();
     }
     CHECK(goes_on());
-    stop = true;
+    for (auto& thread : threads) thread.request_stop();
     for (auto& thread : threads) thread.join();
     CHECK(wrong == 0);
     Sql sql(server.conninfo());

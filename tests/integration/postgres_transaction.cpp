@@ -14,8 +14,8 @@
 #include <idem/guard.hpp>
 
 #include "support/catch.hpp"
-#include "support/loopback_port.hpp"
 #include "support/expect.hpp"
+#include "support/loopback_port.hpp"
 #include "support/postgres_user.hpp"
 #include "support/postgres_world.hpp"
 
@@ -247,7 +247,7 @@ TEST_CASE("transaction mode: a concurrent duplicate waits for the first and repl
         CHECK(transact(first.get(), key, request, place.options(), place.maker("1")).executed());
         std::optional<idem::Outcome<std::string>> got;
         Expect expect;
-        std::thread duplicate([&] {
+        std::jthread duplicate([&] {
             if (in_callers) expect(second("BEGIN") == "");
             got = transact(second.get(), key, request, place.options(), place.maker("2"));
             if (in_callers) expect(second("COMMIT") == "");
@@ -271,7 +271,7 @@ TEST_CASE("transaction mode: where the first rolls back the second runs, with a 
     // Claimed after the second has read the clock: what it waits for may have a later time.
     CHECK(first("LOCK TABLE " + place.schema() + ".records IN EXCLUSIVE MODE") == "");
     std::optional<idem::Outcome<std::string>> got;
-    std::thread duplicate(
+    std::jthread duplicate(
         [&] { got = transact(second.get(), key, request, place.options(), place.maker("2")); });
     await_blocked(place.sql(), second.process());
     const auto lost = transact(first.get(), key, request, place.options(), place.maker("1"));
@@ -311,7 +311,7 @@ TEST_CASE("transaction mode: M55 a loser under a snapshot is told to retry, and 
         CHECK(first("BEGIN") == "");
         CHECK(transact(first.get(), other, request, place.options(), place.maker("4")).executed());
         std::optional<idem::Outcome<std::string>> got;
-        std::thread duplicate([&] {
+        std::jthread duplicate([&] {
             got = transact(second.get(), other, request, place.options(), place.maker("5"));
         });
         await_blocked(place.sql(), second.process());
@@ -336,7 +336,7 @@ TEST_CASE("transaction mode: of a deadlock one is told to retry, and nothing is 
     Expect expect;
     std::atomic<int> conflicts{0};
     std::atomic<int> done{0};
-    std::vector<std::thread> threads;
+    std::vector<std::jthread> threads;
     for (std::size_t i : {0U, 1U})
         threads.emplace_back([&, i] {
             try {
@@ -363,7 +363,7 @@ TEST_CASE("transaction mode: under load each key has one row, and every caller i
     constexpr int keys = 40;
     std::atomic<int> wrong{0};
     std::atomic<int> executed{0};
-    std::vector<std::thread> threads;
+    std::vector<std::jthread> threads;
     for (int me = 0; me < 8; ++me)
         threads.emplace_back([&, me] {
             const auto user = me % 2 == 0 ? place.user() : place.user_at("serializable");
@@ -394,8 +394,7 @@ public:
     enum class Cut { before, after };
     explicit CommitCutter(Cut cut) : cut_(cut), port_([this](int client) { pass(client); }) {}
     [[nodiscard]] std::string conninfo() const {
-        return "host=127.0.0.1 user=postgres dbname=postgres port=" +
-               std::to_string(port_.port());
+        return "host=127.0.0.1 user=postgres dbname=postgres port=" + std::to_string(port_.port());
     }
     [[nodiscard]] int cuts() const { return cuts_; }
 

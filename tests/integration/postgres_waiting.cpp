@@ -142,11 +142,12 @@ TEST_CASE("PostgreSQL: a mark that comes while it is being finished is not misse
     Sql waiter(shared_server().conninfo());
     waiter("BEGIN; UPDATE " + bench.table() + " SET waited_until = 9e18");
     Expect expect;
-    std::thread finisher(
+    std::jthread finisher(
         [&] { expect(!idem::finish_one(bench.store(), finish_of(claim, fence)).lost); });
     CHECK(eventually([&] {
-        return bench.sql()("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-                           " AND application_name = 'finisher'") != "0";
+        return bench.sql()(
+                   "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+                   " AND application_name = 'finisher'") != "0";
     }));
     waiter("COMMIT");
     finisher.join();
@@ -201,7 +202,7 @@ TEST_CASE("PostgreSQL: a waiter is woken by the finish of another process",
     const idem::Key key{"s", "k"};
     auto claim = holder.claim<std::string>(key, {});
     Expect expect;
-    std::thread finisher([&] {
+    std::jthread finisher([&] {
         expect(await(looks.counted(), 3) > 0);  // it has slept
         expect(std::move(std::get<idem::Claim<std::string>>(claim)).complete("done").recorded());
     });
@@ -225,7 +226,7 @@ TEST_CASE("PostgreSQL: each notice is a look at once, not at the next poll",
     const auto digest = idem::postgres::digest_of({idem::Component::call, key});
     // By polls alone, at most one a second, this many looks do not fit into the time of waiting.
     Expect expect;
-    std::thread notifier([&] {
+    std::jthread notifier([&] {
         for (int looked = await(looks.counted(), 2), i = 0; i < 200 && looked > 0; ++i) {
             bench.sql()("NOTIFY \"" + names.channel() + "\", '" + idem::detail::hex(digest) + "'");
             looked = await(looks.counted(), looked + 1);
@@ -280,7 +281,7 @@ TEST_CASE("PostgreSQL: a waiter gets the answer of a holder in a process started
     Looks looks(other_process(bench), true);
     idem::IdempotencyGuard waiter(looks, {.lease = 1h, .wait = 1min});
     Expect expect;
-    std::thread teller([&] {
+    std::jthread teller([&] {
         expect(await(looks.counted(), 3) > 0);
         bench.sql()("CREATE TABLE " + bench.schema() + ".let_go ()");
     });
@@ -307,7 +308,7 @@ TEST_CASE("PostgreSQL: fifty waiters hold one connection between them, and it go
     const idem::Key key{"s", "k"};
     auto claim = std::get<idem::Claim<int>>(holder.claim<int>(key, {}));
     const auto threads_before = idem_test::thread_count();
-    std::vector<std::thread> threads;
+    std::vector<std::jthread> threads;
     std::atomic<int> replayed{0};
     for (int i = 0; i < 50; ++i)
         threads.emplace_back(
@@ -342,7 +343,7 @@ TEST_CASE("PostgreSQL: a listening connection that is ended is made anew, and no
         const idem::Key key{"s", std::to_string(round)};
         auto claim = std::get<idem::Claim<int>>(holder.claim<int>(key, {}));
         Expect expect;
-        std::thread breaker([&] {
+        std::jthread breaker([&] {
             expect(await(looks.counted(), looks.looks() + 3) > 0);
             expect(bench.sql()("SELECT count(*)" + listening) == "1");
             // What is settled while nobody listens is told by nobody.
@@ -379,7 +380,7 @@ TEST_CASE("PostgreSQL: where no notices can come a waiter polls, and is told so 
     idem::IdempotencyGuard waiter(idem::PostgresStore(bench.options(pooler.conninfo())),
                                   {.lease = 1h, .wait = for_ever});
     Expect expect;
-    std::thread finisher(
+    std::jthread finisher(
         [&] { expect(!idem::finish_one(bench.store(), finish_of(claim, fence)).lost); });
     CHECK(waiter.run(key, {}, [] {}).replayed());
     finisher.join();

@@ -64,19 +64,19 @@ TEST_CASE("PostgreSQL: every SQLSTATE has one class, and says whether it may hav
         {"55P03", Cure::unavailable, false}, {"57P01", Cure::reconnect, true},
         {"57P02", Cure::reconnect, true},    {"57P03", Cure::unavailable, false},
         {"25006", Cure::reconnect, false},   {"08000", Cure::reconnect, true},
-        {"08P01", Cure::reconnect, true},
-        {"08003", Cure::reconnect, true},    {"08006", Cure::reconnect, true},
-        {"08001", Cure::unavailable, false}, {"53300", Cure::unavailable, false},
-        {"53100", Cure::unavailable, false}, {"57014", Cure::unavailable, false},
-        {"42P01", Cure::schema, false},      {"42501", Cure::schema, false},
-        {"42883", Cure::schema, false},      {"3F000", Cure::schema, false},
-        {"28P01", Cure::usage, false},       {"28000", Cure::usage, false},
-        {"3D000", Cure::usage, false},       {"22001", Cure::usage, false},
-        {"54000", Cure::usage, false},       {"26000", Cure::retry_here, false},
-        {"42P05", Cure::retry_here, false},  {"40003", Cure::reconnect, true},
-        {"XX001", Cure::schema, false},      {"XX000", Cure::unavailable, true},
-        {"99999", Cure::unavailable, true},  {"ID001", Cure::unavailable, true},
-        {"ID002", Cure::reconnect, true},    {"ID003", Cure::unavailable, false},
+        {"08P01", Cure::reconnect, true},    {"08003", Cure::reconnect, true},
+        {"08006", Cure::reconnect, true},    {"08001", Cure::unavailable, false},
+        {"53300", Cure::unavailable, false}, {"53100", Cure::unavailable, false},
+        {"57014", Cure::unavailable, false}, {"42P01", Cure::schema, false},
+        {"42501", Cure::schema, false},      {"42883", Cure::schema, false},
+        {"3F000", Cure::schema, false},      {"28P01", Cure::usage, false},
+        {"28000", Cure::usage, false},       {"3D000", Cure::usage, false},
+        {"22001", Cure::usage, false},       {"54000", Cure::usage, false},
+        {"26000", Cure::retry_here, false},  {"42P05", Cure::retry_here, false},
+        {"40003", Cure::reconnect, true},    {"XX001", Cure::schema, false},
+        {"XX000", Cure::unavailable, true},  {"99999", Cure::unavailable, true},
+        {"ID001", Cure::unavailable, true},  {"ID002", Cure::reconnect, true},
+        {"ID003", Cure::unavailable, false},
     };
     for (const auto& row : rows) {
         INFO(row.code);
@@ -87,9 +87,8 @@ TEST_CASE("PostgreSQL: every SQLSTATE has one class, and says whether it may hav
 
 TEST_CASE("PostgreSQL: a port where something else answers is unavailable, in time, by name",
           "[integration][postgres]") {
-    for (const auto& serve :
-         {says("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", true),
-          says(std::string(64, '\xff'), true), says("", false)}) {
+    for (const auto& serve : {says("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", true),
+                              says(std::string(64, '\xff'), true), says("", false)}) {
         const LoopbackPort port(serve);
         const auto trouble = claim_by("host=127.0.0.1 user=u password=secret dbname=d port=" +
                                       std::to_string(port.port()));
@@ -176,8 +175,8 @@ TEST_CASE("PostgreSQL: what has given its rows and then fails at its commit has 
     const std::string table = bench.schema() + ".deferred";
     sql("CREATE TABLE " + table + " (id int PRIMARY KEY, other int REFERENCES " + table +
         " DEFERRABLE INITIALLY DEFERRED)");
-    const idem::postgres::Statement insert{
-        "insert", "INSERT INTO " + table + " VALUES (1, 2) RETURNING id"};
+    const idem::postgres::Statement insert{"insert",
+                                           "INSERT INTO " + table + " VALUES (1, 2) RETURNING id"};
     auto& connection = sql.connection();
     for (const bool between : {false, true}) {
         const auto answer =
@@ -273,8 +272,7 @@ TEST_CASE("PostgreSQL: TLS is libpq's: a server is believed with a trusted certi
 TEST_CASE("PostgreSQL: a pool that is all in use is unavailable in time",
           "[integration][postgres]") {
     idem::postgres::Fault fault;
-    idem::postgres::Pool pool({idem::postgres::Conninfo(shared_server().conninfo())}, 2,
-                              20s);
+    idem::postgres::Pool pool({idem::postgres::Conninfo(shared_server().conninfo())}, 2, 20s);
     auto first = pool.borrow(idem_test::in_seconds(20), fault);
     auto second = pool.borrow(idem_test::in_seconds(20), fault);
     REQUIRE((first && second));

@@ -36,7 +36,7 @@ using Combining = idem::CombiningStore<idem::RedisStore>;
 template <class Work>
 void in_threads(int count, const Work& work) {
     std::atomic<int> ready{0};
-    std::vector<std::thread> threads;
+    std::vector<std::jthread> threads;
     for (int t = 0; t < count; ++t)
         threads.emplace_back([&, t] {
             ++ready;

@@ -68,7 +68,7 @@ TEST_CASE("R1 R2 of 64 callers at one barrier one acquires, and the record is th
         std::atomic<int> acquired{0};
         std::mutex mutex;
         idem::Owner winner;
-        std::vector<std::thread> threads;
+        std::vector<std::jthread> threads;
         for (int i = 0; i < 64; ++i)
             threads.emplace_back([&] {
                 const auto owner = random_owner();
@@ -181,7 +181,7 @@ TEST_CASE("R113 32 threads on one store get each their own answers",
     Guard guard(store);
     std::atomic<int> wrong{0};
     std::atomic<int> shared_runs{0};
-    std::vector<std::thread> threads;
+    std::vector<std::jthread> threads;
     for (int me = 0; me < 32; ++me)
         threads.emplace_back([&, me] {
             for (int i = 0; i < 30; ++i) {
@@ -214,7 +214,7 @@ TEST_CASE("R115 who waits has the result within the budget though no notice ever
     std::atomic<bool> asked{false};
     auto kind = OutcomeKind::unknown;
     idem::Duration waited{};
-    std::thread waiter([&] {  // Catch2's own checks are for one thread
+    std::jthread waiter([&] {  // Catch2's own checks are for one thread
         Guard guard(store, {.wait = 1min});
         const auto from = idem::LocalClock::now();
         asked = true;

@@ -133,8 +133,8 @@ TEST_CASE("Redis: an answer that grants nothing needs no replica (R25)", "[integ
         REQUIRE_FALSE(idem::finish_one(alone, finish).lost);
         const auto reply = claim(store, key);
         CHECK_FALSE(reply.trouble);
-        CHECK(reply.kind == (kind == idem::FinishKind::fail ? ClaimKind::failed
-                                                            : ClaimKind::unknown));
+        CHECK(reply.kind ==
+              (kind == idem::FinishKind::fail ? ClaimKind::failed : ClaimKind::unknown));
     }
     CHECK(claim(store, {"s", "new"}).trouble.kind == Trouble::Kind::unavailable);
 }
@@ -147,7 +147,7 @@ TEST_CASE("Redis: a server that is busy with a script is unavailable in time, an
     options.time_allowed = 4s;
     idem::RedisStore store(options);
     (void)claim(store, {"s", "warm"});
-    std::thread endless([&] {
+    std::jthread endless([&] {
         RedisCli cli(server.url());
         try {
             (void)cli({"EVAL", "while true do end", "0"});

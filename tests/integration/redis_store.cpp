@@ -201,8 +201,8 @@ TEST_CASE("Redis: a large result comes by a native read in the same write, and i
             if (forgets) (void)idem::forget_one(one, {view_of(key), 1s});
         }
     };
-    std::thread changer(take_part, 'c', true);
-    std::thread other(take_part, 'o', false);
+    std::jthread changer(take_part, 'c', true);
+    std::jthread other(take_part, 'o', false);
     changer.join();
     other.join();
     CHECK(torn == 0);
@@ -536,10 +536,9 @@ TEST_CASE("Redis: a batch whose scripts are flushed again and again is answered,
           "[integration][redis]") {
     RedisServer server;
     idem::RedisStore store(options_for(server.url()));
-    std::atomic<bool> stop{false};
-    std::thread flusher([&] {
+    const std::jthread flusher([&](const std::stop_token& stop) {
         RedisCli cli(server.url());
-        while (!stop.load()) (void)cli({"SCRIPT", "FLUSH"});
+        while (!stop.stop_requested()) (void)cli({"SCRIPT", "FLUSH"});
     });
     for (int round = 0; round < 30; ++round) {
         std::vector<idem::Key> keys;
@@ -554,8 +553,6 @@ TEST_CASE("Redis: a batch whose scripts are flushed again and again is answered,
             REQUIRE(replies[i].kind == (i < 30 ? ClaimKind::acquired : ClaimKind::in_progress));
         }
     }
-    stop.store(true);
-    flusher.join();
 }
 
 TEST_CASE("Redis: the claim whose reply was lost is known again, and one owner holds it (R109, M2)",

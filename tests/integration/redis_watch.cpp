@@ -128,7 +128,7 @@ TEST_CASE("Redis: no notice comes once the handle is gone, and other keys are no
         const auto beside = store.watch(view_of(two), [&] { other.fetch_add(1); });
         REQUIRE(handle != nullptr);
         REQUIRE(beside != nullptr);
-        std::thread noise([&] { (void)cli({"PUBLISH", channel, ""}); });
+        std::jthread noise([&] { (void)cli({"PUBLISH", channel, ""}); });
         handle.reset();
         gone.store(true);
         noise.join();
@@ -169,7 +169,7 @@ TEST_CASE("Redis: one thread and one connection listen for a store, while somebo
     };
     {
         std::vector<std::shared_ptr<void>> handles;
-        std::vector<std::thread> callers;
+        std::vector<std::jthread> callers;
         std::mutex mutex;
         for (int i = 0; i < 16; ++i) {
             callers.emplace_back([&, i] {

@@ -303,10 +303,9 @@ TEST_CASE("Redis: the rights that the store needs are those, and no fewer",
 
 TEST_CASE("Redis: a port where something else answers is unavailable, in time, by name",
           "[integration][redis]") {
-    for (const auto& serve :
-         {says("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", true),
-          says(std::string(64, '\xff'), false), says("", false), says("", true),
-          says("$999999999999999999999\r\n", false)}) {
+    for (const auto& serve : {says("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", true),
+                              says(std::string(64, '\xff'), false), says("", false), says("", true),
+                              says("$999999999999999999999\r\n", false)}) {
         const LoopbackPort port(serve);
         const auto trouble =
             blocked(quick("redis://:secret@127.0.0.1:" + std::to_string(port.port())));
@@ -603,7 +602,7 @@ TEST_CASE("Redis: a child may let a store go whose callers were waiting when it 
     options.connections = 1;
     std::optional<idem::RedisStore> store(options);
     CHECK(works(*store));
-    std::vector<std::thread> callers;
+    std::vector<std::jthread> callers;
     callers.emplace_back([&] { (void)RedisCli(server.url())({"DEBUG", "SLEEP", "0.3"}); });
     for (int i = 0; i < 4; ++i) {
         callers.emplace_back([&] {

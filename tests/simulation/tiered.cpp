@@ -167,7 +167,7 @@ public:
     /// Carries out one order; `choose(options)` picks. @return what was wrong, or nothing.
     std::string carry_out(const std::function<std::size_t(std::size_t)>& choose, int losses,
                           int set_backs) {
-        std::vector<std::thread> threads;
+        std::vector<std::jthread> threads;
         for (std::size_t i = 0; i < actors_.size(); ++i)
             threads.emplace_back([this, i] {
                 me = i;

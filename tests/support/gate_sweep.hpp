@@ -340,7 +340,7 @@ void sweep(const std::vector<std::unique_ptr<Rig>>& rigs, Findings& findings,
     const auto faults = plan.faults(sizes, count);
     std::atomic<std::size_t> next{0};
     std::atomic<int> fired{0};
-    std::vector<std::thread> threads;
+    std::vector<std::jthread> threads;
     for (auto& rig : rigs)
         threads.emplace_back([&, &rig = *rig] {
             for (std::size_t i = next++; i < faults.size(); i = next++) {

@@ -61,7 +61,7 @@ void taken_over_once(World& world, MakeStore&& make_store) {
     world.advance(orphan_lease);
     std::atomic<int> takeovers{0};
     std::atomic<std::uint32_t> attempt{0};
-    std::vector<std::thread> threads;
+    std::vector<std::jthread> threads;
     for (int me = 0; me < 8; ++me)
         threads.emplace_back([&] {
             const auto outcome = guard.run(orphan_key, {}, {.wait = std::chrono::minutes{1}},

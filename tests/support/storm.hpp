@@ -138,7 +138,7 @@ private:
     std::atomic<bool> stop_{false};
     std::atomic<long> finished_{0};
     std::atomic<long> troubles_{0};
-    std::vector<std::thread> threads_{};
+    std::vector<std::jthread> threads_{};
 };
 
 }  // namespace idem_test

@@ -108,9 +108,9 @@ bool works(const std::string& url) {
 
 TEST_CASE("conformance: Redis keeps every promise over TLS", "[integration][redis][tls]") {
     RedisCli cli(shared().server.url());
-    idem_test::held_to_promises(
-        "Redis over TLS", [&] { return idem_test::RedisWorld(shared().trusted(), cli); },
-        {.seed = std::random_device{}(), .histories = 100, .shrinks = 200});
+    idem_test::held_to_promises("Redis over TLS",
+                                [&] { return idem_test::RedisWorld(shared().trusted(), cli); },
+                                {.seed = std::random_device{}(), .histories = 100, .shrinks = 200});
     CHECK(idem_test::without_ttl(cli) == "");
 }
 
@@ -233,7 +233,7 @@ TEST_CASE("TLS: sixteen threads get each their own answers while connections are
     idem::RedisStore store(options_for(shared().trusted()));
     std::atomic<int> wrong{0};
     std::atomic<int> finished{0};
-    std::vector<std::thread> threads;
+    std::vector<std::jthread> threads;
     // On a slow machine the connections are killed faster than they are made: the same again.
     const auto insist = [](const auto& ask) {
         auto reply = ask();

@@ -437,7 +437,7 @@ TEST_CASE("while one forgets and runs again, nobody is answered what was before"
             latest = now;
         }
     };
-    std::vector<std::thread> readers;
+    std::vector<std::jthread> readers;
     for (std::uint64_t i = 1; i <= 3; ++i) readers.emplace_back(read, i << 40U);
     std::uint64_t owner = 1;
     for (int round = 0; round < rounds; ++round) {
@@ -464,9 +464,9 @@ TEST_CASE("while one forgets and runs again, nobody is answered what was before"
 TEST_CASE("a child of fork neither hangs at the cache nor answers from it", "[cached][fork]") {
     Place place;
     place.warm();
-    std::atomic<bool> done{false};
-    std::thread busy([&] {  // some fork finds this thread inside
-        for (std::uint64_t owner = 100; !done; ++owner) (void)place.ask(repeat(owner));
+    std::jthread busy([&](const std::stop_token& stop) {  // some fork finds this thread inside
+        for (std::uint64_t owner = 100; !stop.stop_requested(); ++owner)
+            (void)place.ask(repeat(owner));
     });
     for (int i = 0; i < 20; ++i) {
         CHECK(in_child([&] {
@@ -476,7 +476,7 @@ TEST_CASE("a child of fork neither hangs at the cache nor answers from it", "[ca
                          place.store.usage().hits == 0;
               }) == "");
     }
-    done = true;
+    busy.request_stop();
     busy.join();
     CHECK_FALSE(place.asks(repeat(5)));
 }

@@ -96,7 +96,7 @@ private:
     Barrier barrier_{};
     std::atomic<bool> first_{true};
     std::mutex mutex_{};
-    std::vector<std::thread> threads_{};
+    std::vector<std::jthread> threads_{};
 };
 
 TEST_CASE("combining: what comes while a call is under way leaves as one batch") {
@@ -237,7 +237,7 @@ TEST_CASE("combining: who has waited as long as a request may take leaves, and n
     CHECK(store.time_allowed() == 20ms);
     const idem::Key leader{"s", "leader"};
     const idem::Key key{"s", "k"};
-    std::thread held_up([&] { (void)idem::claim_one(store, claim_of(leader, 1)); });
+    std::jthread held_up([&] { (void)idem::claim_one(store, claim_of(leader, 1)); });
     REQUIRE(eventually([&] { return barrier.arrived() == 1; }));
     const auto reply = idem::claim_one(store, claim_of(key, 2));
     CHECK(reply.trouble.kind == idem::Trouble::Kind::unavailable);
@@ -253,7 +253,7 @@ TEST_CASE("combining: many threads with many keys each get the answer to their o
     CombiningStore store{MemoryStore()};
     constexpr int threads = 16;
     std::atomic<int> wrong{0};
-    std::vector<std::thread> all;
+    std::vector<std::jthread> all;
     for (int t = 0; t < threads; ++t) {
         all.emplace_back([&, t] {
             for (int i = 0; i < 200; ++i) {
@@ -279,7 +279,7 @@ TEST_CASE("combining: of many threads with one key one runs, and all get its res
     idem::IdempotencyGuard<CombiningStore<MemoryStore>> guard(store, {.wait = 1h});
     std::atomic<int> runs{0};
     std::atomic<int> right{0};
-    std::vector<std::thread> all;
+    std::vector<std::jthread> all;
     for (int t = 0; t < 16; ++t) {
         all.emplace_back([&] {
             const auto outcome = guard.run(idem::Key{"s", "hot"}, {}, [&] { return ++runs; });

@@ -128,7 +128,7 @@ TEST_CASE("faulty store: a hook lets another caller in at the very moment") {
 TEST_CASE("faulty store: many threads, one count") {
     Setup s;
     s.store.fail_call(50, Fault::refused);
-    std::vector<std::thread> threads;
+    std::vector<std::jthread> threads;
     for (int t = 0; t < 4; ++t)
         threads.emplace_back([&] {
             for (int i = 0; i < 25; ++i) (void)idem::claim_one(s.store, claim_by(1));

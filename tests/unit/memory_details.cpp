@@ -56,12 +56,10 @@ void put(MemoryStore& store, std::string_view id, Duration retention = 1h) {
 }  // namespace
 
 TEST_CASE("memory: two keys of one hash are two keys, whichever part differs", "[memory]") {
-    const std::vector<KeyView> keys = {{Component::call, "s", "i", "t"},
-                                       {Component::lease, "s", "i", "t"},
-                                       {Component::call, "S", "i", "t"},
-                                       {Component::call, "s", "I", "t"},
-                                       {Component::call, "s", "i", "T"},
-                                       {Component::call, "s", "it", ""}};
+    const std::vector<KeyView> keys = {
+        {Component::call, "s", "i", "t"}, {Component::lease, "s", "i", "t"},
+        {Component::call, "S", "i", "t"}, {Component::call, "s", "I", "t"},
+        {Component::call, "s", "i", "T"}, {Component::call, "s", "it", ""}};
     memory::Table table;
     std::vector<memory::Block*> blocks;
     for (const KeyView& key : keys) {
@@ -121,9 +119,8 @@ TEST_CASE("memory: find beside a writer sees whole records", "[memory]") {
     MemoryStore store;
     const std::string even(90'000, 'e');  // large: reading it takes a while
     const std::string odd(200'000, 'o');
-    std::atomic<bool> stop{false};
-    std::thread writer([&] {
-        for (std::uint32_t round = 2; !stop.load(); ++round) {
+    std::jthread writer([&](const std::stop_token& stop) {
+        for (std::uint32_t round = 2; !stop.stop_requested(); ++round) {
             const auto claimed = claim_one(store, claim_of("a", round));
             (void)complete(store, "a", round, claimed.fence, round % 2 == 0 ? even : odd);
             (void)forget_one(store, {.key = {Component::call, "s", "a", {}}, .lease = 1min});
@@ -138,7 +135,7 @@ TEST_CASE("memory: find beside a writer sees whole records", "[memory]") {
         const auto& result = found->payload.result;
         ++(result == even || result == odd ? whole : torn);
     }
-    stop = true;
+    writer.request_stop();
     writer.join();
     CHECK(torn == 0);
 }

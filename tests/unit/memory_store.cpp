@@ -86,7 +86,7 @@ void run(MemoryStore& store, std::string_view id, std::uint64_t owner, std::stri
 template <class Work>
 void together(int threads, Work work) {
     std::atomic<int> ready{0};
-    std::vector<std::thread> all;
+    std::vector<std::jthread> all;
     for (int i = 0; i < threads; ++i) {
         all.emplace_back([&, i] {
             ready.fetch_add(1);
@@ -490,9 +490,9 @@ TEST_CASE("memory: a listing shows an untouched key once while others come and g
     constexpr int before = 3000;
     for (int i = 0; i < before; ++i) run(store, "keep" + std::to_string(i), 1, "r");
 
-    std::atomic<bool> stop{false};
-    std::thread writer([&] {
-        for (int i = 0; !stop.load(); ++i) {  // grows every table again and again, and shrinks it
+    std::jthread writer([&](const std::stop_token& stop) {
+        for (int i = 0; !stop.stop_requested();
+             ++i) {  // grows every table again and again, and shrinks it
             const auto id = "new" + std::to_string(i);
             (void)claim_one(store, claim_of(id, 1, 1s));
             if (i % 5000 == 4999) {
@@ -513,7 +513,7 @@ TEST_CASE("memory: a listing shows an untouched key once while others come and g
             query.cursor = page.next;
         } while (!query.cursor.empty() && ++pages < 1'000'000);
     }
-    stop = true;
+    writer.request_stop();
     writer.join();
     REQUIRE(seen.size() == before);
     for (const auto& [id, times] : seen) {

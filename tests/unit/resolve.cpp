@@ -12,7 +12,9 @@ namespace {
 
 using idem::detail::resolve;
 
-idem::LocalInstant soon() { return idem::LocalClock::now() + std::chrono::seconds{30}; }
+idem::LocalInstant soon() {
+    return idem::LocalClock::now() + std::chrono::seconds{30};
+}
 
 TEST_CASE("an address stands for itself", "[resolve]") {
     CHECK(resolve("127.0.0.1", soon()).addresses == std::vector<std::string>{"127.0.0.1"});

@@ -89,7 +89,7 @@ TEST_CASE("the gate passes everything both ways, counts it, and passes the end o
     TcpGate gate(echo.port());
     Client client(gate.port());
     const std::string large(300'000, 'x');
-    std::thread writer([&] { client.say(large); });
+    std::jthread writer([&] { client.say(large); });
     CHECK(client.hear(large.size()) == large);
     writer.join();
     client.hang_up();

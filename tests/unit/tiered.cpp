@@ -243,7 +243,7 @@ TEST_CASE(
     std::atomic<int> calls{0};
     std::atomic<bool> well{false};
     b.front.before([&](FrontCall) { return well.load() || ++calls % 3 != 0; });
-    std::vector<std::thread> threads;
+    std::vector<std::jthread> threads;
     for (std::uint64_t t = 0; t < 4; ++t)
         threads.emplace_back([&, t] {
             for (std::uint64_t i = 0; i < 2000; ++i)

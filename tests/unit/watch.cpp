@@ -98,7 +98,7 @@ void woken_by_notices(WatchedStore watched, Store store) {
     const auto before = watched.claims();
     // By polls alone, once a second in the end, this many looks do not fit into the time.
     Expect expect;
-    std::thread teller([&] {
+    std::jthread teller([&] {
         for (std::size_t i = 0; i < 200; ++i) {
             const bool looked = eventually([&] { return watched.claims() >= before + 2 + i; });
             if (!looked) break;
@@ -141,7 +141,7 @@ void answered_by_polling(WatchedStore& store, Elsewhere& holder) {
     idem::IdempotencyGuard guard(store, {.wait = 10min});
     const auto before = store.claims();
     Expect expect;
-    std::thread finisher([&] {
+    std::jthread finisher([&] {
         expect(eventually([&] { return store.claims() >= before + 3; }));
         expect(holder.finish());
     });

@@ -192,7 +192,8 @@ public:
         return usable();
     }
 
-    /// Sends one statement and waits for its answer. `keep` keeps it prepared on this connection.
+    /// Sends one statement and waits for its answer. `keep` keeps it prepared on this connection,
+    /// which must have its session for itself: it gets settings for the plans that are kept.
     [[nodiscard]] Answer run(const Statement& statement, const Params& params, bool keep,
                              LocalInstant deadline) {
         if (auto fault = prepare(statement, params, keep, deadline)) return {{}, std::move(fault)};
@@ -295,9 +296,9 @@ private:
             addresses = std::move(resolved.addresses);
         }
         for (std::size_t i = 0; i < addresses.size(); ++i) {
-            auto made = open_address(info, place, addresses[i],
-                                     idem::detail::share_of(deadline, addresses.size() - i),
-                                     sqlstate, why);
+            auto made =
+                open_address(info, place, addresses[i],
+                             idem::detail::share_of(deadline, addresses.size() - i), sqlstate, why);
             if (made) return made;
         }
         return std::nullopt;
@@ -359,6 +360,13 @@ private:
         if (!made_in_.here())
             return Fault::of(code::forked, "this connection belongs to the parent process");
         if (!keep || prepared_.count(statement.name) == 1) return std::nullopt;
+        if (prepared_.empty()) {
+            auto settings = script(plan_settings, deadline);
+            if (settings.fault) {
+                settings.fault->may_have_applied = false;
+                return std::move(settings.fault);
+            }
+        }
         if (PQsendPrepare(connection_.get(), statement.name.c_str(), statement.text.c_str(),
                           params.count(), params.types()) == 0)
             return unsent();
@@ -444,6 +452,10 @@ private:
                 if (!answer.fault) answer.fault = fault_of(result);
         }
     }
+
+    /// A plan that was made while the table was small would scan all of it when it has grown.
+    static constexpr const char* plan_settings =
+        "SET enable_seqscan TO off; SET enable_hashjoin TO off; SET enable_mergejoin TO off";
 
     Owned connection_;
     std::string place_;

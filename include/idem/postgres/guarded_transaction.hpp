@@ -120,7 +120,7 @@ public:
                                               params, false, "SAVEPOINT idem_work",
                                               begun + options_.wait + options_.time_allowed);
             open_ = true;
-            ClaimReply reply = take<ClaimReply>(answer);
+            ClaimReply reply = take<ClaimReply>(answer, request);
             if (!answer.fault) {
                 fence_ = reply.fence;
                 if (reply.trouble || reply.kind != ClaimKind::acquired) end();
@@ -154,12 +154,11 @@ public:
         request.lease = claim_lease;
         request.retention = options_.retention;
         request.held_retention = options_.held_retention;
-        const std::string text = call_text(names_, finish_operation, Form::one) + " f";
-        const Statement statement = {
-            {},
-            "SELECT f.*, pg_catalog.pg_current_xact_id()::text" + text.substr(text.find(" FROM "))};
+        const Statement statement = {{},
+                                     call_text(names_, finish_operation, Form::one) +
+                                         ", pg_catalog.pg_current_xact_id()::text"};
         Answer answer = wire_.run(statement, params_of(request, 1), false, soon());
-        const FinishReply reply = take<FinishReply>(answer);
+        const FinishReply reply = take<FinishReply>(answer, request);
         if (answer.fault || reply.trouble || reply.lost) {
             undo();
             if (answer.fault && answer.fault->is("25P02"))
@@ -204,15 +203,13 @@ private:
         return params;
     }
 
-    template <class Reply>
-    [[nodiscard]] static Reply take(Answer& answer) {
+    template <class Reply, class Request>
+    [[nodiscard]] static Reply take(Answer& answer, const Request& request) {
         Reply reply;
         if (answer.fault) return reply;
         if (answer.result.rows() != 1) {
             answer.fault = Fault::of(code::nonsense, "a reply of another length");
-        } else if (auto trouble = row_trouble(answer.result, 0)) {
-            reply.trouble = *std::move(trouble);
-        } else if (!read_reply(answer.result, 0, reply)) {
+        } else if (read_answer(answer.result, 0, request, reply) != Read::fine) {
             answer.fault = Fault::of(code::nonsense, "a reply that makes no sense");
         }
         return reply;

@@ -1,6 +1,8 @@
 #ifndef IDEM_POSTGRES_ROWS_HPP
 #define IDEM_POSTGRES_ROWS_HPP
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -8,20 +10,27 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <idem/apply.hpp>
 #include <idem/postgres/connection.hpp>
+#include <idem/postgres/requests.hpp>
 #include <idem/postgres/sql_table.hpp>
 
 /// Rows of the server as records and replies.
 namespace idem::inline v0_1::postgres {
 
-/// The columns of one row, one after the other. A field that is NULL, or of another size than its
-/// type has, makes the row `bad`; nothing is read past an end.
+/// The columns of one row, or the fields of a composite in one of them, one after the other. A
+/// field that is NULL, or of another size than its type has, makes the row `bad`; nothing is read
+/// past an end.
 class RowReader {
 public:
     RowReader(const Result& result, int row, int column) noexcept
-        : result_(result), row_(row), column_(column) {}
+        : result_(&result), row_(row), column_(column) {}
+    /// Binary: the number of fields, then of each its type, its length (-1 is NULL) and its bytes.
+    explicit RowReader(std::string_view composite) noexcept : left_(composite) {
+        if (!take_number()) bad_ = true;
+    }
 
     [[nodiscard]] bool bad() const noexcept { return bad_; }
 
@@ -83,14 +92,31 @@ public:
 
 private:
     [[nodiscard]] std::optional<std::string_view> next(bool optional) noexcept {
-        const auto field = result_.field(row_, column_++);
+        const auto field =
+            result_ != nullptr ? result_->field(row_, column_++) : next_of_composite();
         if (!field && !optional) bad_ = true;
         return field;
     }
+    [[nodiscard]] std::optional<std::int32_t> take_number() noexcept {
+        const auto number = read_number<std::int32_t>(left_.substr(0, 4));
+        left_.remove_prefix(std::min<std::size_t>(left_.size(), 4));
+        return number;
+    }
+    [[nodiscard]] std::optional<std::string_view> next_of_composite() noexcept {
+        const auto type = take_number();
+        const auto length = take_number();
+        if (!type || !length || *length < -1 || *length > static_cast<std::int64_t>(left_.size()))
+            bad_ = true;
+        if (bad_ || *length == -1) return std::nullopt;
+        const auto field = left_.substr(0, static_cast<std::size_t>(*length));
+        left_.remove_prefix(field.size());
+        return field;
+    }
 
-    const Result& result_;
-    int row_;
-    int column_;
+    const Result* result_ = nullptr;
+    int row_ = 0;
+    int column_ = 0;
+    std::string_view left_{};
     bool bad_ = false;
 };
 
@@ -162,9 +188,9 @@ inline void read_name(RowReader& in, std::string& into, std::string& trouble) {
     return Trouble::unavailable("an open transaction holds the row of this key", doubt);
 }
 
-/// What a function says was wrong with a row; nothing for 0 or NULL.
-[[nodiscard]] inline std::optional<Trouble> row_trouble(const Result& result, int row) {
-    switch (static_cast<RowTrouble>(result.number<std::int16_t>(row, 0).value_or(0))) {
+/// What a function says was wrong with a row.
+[[nodiscard]] inline std::optional<Trouble> row_trouble(RowTrouble trouble) {
+    switch (trouble) {
         case RowTrouble::newer:
             return Trouble::schema("the record was written by a newer version of the library");
         case RowTrouble::collision:
@@ -175,13 +201,7 @@ inline void read_name(RowReader& in, std::string& into, std::string& trouble) {
     return std::nullopt;
 }
 
-[[nodiscard]] inline bool is_locked(const Result& result, int row) {
-    const auto word = result.number<std::int16_t>(row, 0);
-    return word && static_cast<RowTrouble>(*word) == RowTrouble::locked;
-}
-
-[[nodiscard]] inline bool read_reply(const Result& result, int row, ClaimReply& reply) {
-    RowReader in(result, row, 1);
+[[nodiscard]] inline bool read_reply(RowReader& in, ClaimReply& reply) {
     in.word(reply.kind, ClaimKind::acquired, ClaimKind::expired);
     in.number<std::uint32_t, std::int64_t>(reply.attempt, true);
     in.number<std::uint32_t, std::int64_t>(reply.crashes, true);
@@ -205,43 +225,110 @@ inline void read_name(RowReader& in, std::string& into, std::string& trouble) {
     in.bytes(reply.failure.message, true);
     return !in.bad();
 }
-[[nodiscard]] inline bool read_reply(const Result& result, int row, FinishReply& reply) {
-    RowReader in(result, row, 1);
+[[nodiscard]] inline bool read_reply(RowReader& in, FinishReply& reply) {
     in.flag(reply.lost);
     in.word(reply.reason, LostReason::none, LostReason::gone);
     in.word(reply.state, State::issued, State::forgotten);
     return !in.bad();
 }
-[[nodiscard]] inline bool read_reply(const Result& result, int row, RenewReply& reply) {
-    RowReader in(result, row, 1);
+[[nodiscard]] inline bool read_reply(RowReader& in, RenewReply& reply) {
     in.flag(reply.lost);
     in.word(reply.reason, LostReason::none, LostReason::gone);
     in.time(reply.lease_left);
     return !in.bad();
 }
-[[nodiscard]] inline bool read_done(const Result& result, int row, bool& done, State& state) {
-    RowReader in(result, row, 1);
+[[nodiscard]] inline bool read_done(RowReader& in, bool& done, State& state) {
     in.flag(done);
     in.word(state, State::issued, State::forgotten);
     return !in.bad();
 }
-[[nodiscard]] inline bool read_reply(const Result& result, int row, IssueReply& reply) {
+[[nodiscard]] inline bool read_reply(RowReader& in, IssueReply& reply) {
     State ignored{};
-    return read_done(result, row, reply.issued, ignored);
+    return read_done(in, reply.issued, ignored);
 }
-[[nodiscard]] inline bool read_reply(const Result& result, int row, ResolveReply& reply) {
-    return read_done(result, row, reply.resolved, reply.state);
+[[nodiscard]] inline bool read_reply(RowReader& in, ResolveReply& reply) {
+    return read_done(in, reply.resolved, reply.state);
 }
-[[nodiscard]] inline bool read_reply(const Result& result, int row, ReapReply& reply) {
-    return read_done(result, row, reply.reaped, reply.state);
+[[nodiscard]] inline bool read_reply(RowReader& in, ReapReply& reply) {
+    return read_done(in, reply.reaped, reply.state);
 }
-[[nodiscard]] inline bool read_reply(const Result& result, int row, ForgetReply& reply) {
-    RowReader in(result, row, 1);
+[[nodiscard]] inline bool read_reply(RowReader& in, ForgetReply& reply) {
     State ignored{};
     in.flag(reply.existed);
     in.word(ignored, State::issued, State::forgotten);
     in.number<Fence, std::int64_t>(reply.fence);
     return !in.bad();
+}
+
+/// The reply to an item that was made at once.
+[[nodiscard]] inline bool read_made(RowReader& in, const ClaimRequest& request, ClaimReply& reply) {
+    reply.kind = ClaimKind::acquired;
+    reply.attempt = 1;
+    reply.lease_left = request.lease;
+    in.time(reply.created);
+    reply.started = reply.created;
+    in.number<Fence, std::int64_t>(reply.fence);
+    return !in.bad();
+}
+[[nodiscard]] inline bool read_made(RowReader&, const FinishRequest&, FinishReply& reply) {
+    reply.state = State::succeeded;
+    return true;
+}
+template <class Request, class Reply>
+[[nodiscard]] bool read_made(RowReader&, const Request&, Reply&) noexcept {
+    return false;  // there is no such statement
+}
+
+enum class Read : std::uint8_t { fine, locked, nonsense };
+
+/// Reads the reply in one row of what a call gives.
+template <class Request, class Reply>
+[[nodiscard]] Read read_answer(const Result& result, int row, const Request& request,
+                               Reply& reply) {
+    reply = Reply{};
+    if (result.field(row, 0)) {
+        RowReader in(result, row, 1);
+        return read_made(in, request, reply) ? Read::fine : Read::nonsense;
+    }
+    RowReader in(result.field(row, reply_column).value_or(""));
+    std::int16_t trouble = 0;
+    in.number<std::int16_t, std::int16_t>(trouble, true);
+    if (static_cast<RowTrouble>(trouble) == RowTrouble::locked) return Read::locked;
+    if (auto wrong = row_trouble(static_cast<RowTrouble>(trouble))) {
+        reply.trouble = *std::move(wrong);
+        return Read::fine;
+    }
+    return read_reply(in, reply) ? Read::fine : Read::nonsense;
+}
+
+/// Which row answers which of the items: one that was made by its key, the rest in their order.
+/// Empty where the rows do not fit the items.
+template <class Request>
+[[nodiscard]] std::vector<int> rows_of(const Result& result, const Items<Request>& items) {
+    const std::size_t count = items.which.size();
+    std::vector<int> rows(count, -1);
+    if (result.rows() != static_cast<int>(count)) return {};
+    const auto key = [&](std::size_t k) -> std::string_view {
+        return items.digests[items.which[k]];
+    };
+    std::vector<int> rest;
+    std::size_t at = 0;
+    for (int row = 0; row < result.rows(); ++row) {
+        const auto made = result.field(row, 0);
+        if (!made) {
+            rest.push_back(row);
+            continue;
+        }
+        // Mostly they come in the order of the keys; of equal ones the first was made.
+        if (at >= count || key(at) > *made) at = 0;
+        while (at < count && key(at) < *made) ++at;
+        if (at >= count || key(at) != *made || rows[at] != -1) return {};
+        rows[at] = row;
+    }
+    auto next = rest.begin();
+    for (int& row : rows)
+        if (row == -1) row = *next++;
+    return rows;
 }
 
 }  // namespace idem::inline v0_1::postgres

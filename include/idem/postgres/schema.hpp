@@ -23,8 +23,8 @@ namespace idem::inline v0_1::postgres {
     out += create_table_text(names) + ";";
     for (const auto* operation : operations)
         for (const Form form : forms) out += create_function(names, *operation, form) + ";";
-    for (const Form form : {Form::one, Form::batch}) out += create_read_text(names, form) + ";";
-    out += create_purge_text(names) + ";" + create_watch_text(names) + ";";
+    out += create_refence_text(names) + ";" + create_purge_text(names) + ";" +
+           create_watch_text(names) + ";";
     out += view_text(names) + ";";
     out += "COMMENT ON TABLE " + names.table() + " IS 'idem schema " +
            std::to_string(schema_version) + ". One row is one key; look at " +
@@ -148,8 +148,7 @@ private:
             if (auto what = wrong(operation->name, form, function_body(names, *operation, form));
                 !what.empty())
                 return what;
-    for (const Form form : {Form::one, Form::batch})
-        if (auto what = wrong("read", form, read_body(names, form)); !what.empty()) return what;
+    if (auto what = wrong("refence", Form::one, refence_body(names)); !what.empty()) return what;
     if (auto what = wrong("watch", Form::one, watch_body(names)); !what.empty()) return what;
     return wrong("purge", Form::one, purge_body(names));
 }

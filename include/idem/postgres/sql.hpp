@@ -42,7 +42,8 @@ struct Piece {
     const char* text = "";
 };
 
-/// What one operation of the port says on the server: `protocol.hpp` in PL/pgSQL.
+/// What one operation of the port says on the server: `protocol.hpp` in PL/pgSQL. Where the common
+/// case is one plain INSERT or UPDATE, that comes first, and the function decides about the rest.
 struct Operation {
     const char* name = "";
     std::span<const Field> in{};   ///< After `key_fields`.
@@ -53,8 +54,8 @@ struct Operation {
     bool inserts = false;
     const char* reply = "";
     std::span<const Piece> pieces{};
-    const char* at_once = "";     ///< Of a batch: the common case for all items in one statement.
-    const char* done_reply = "";  ///< The reply of an item that `at_once` has done.
+    const char* at_once = "";  ///< From the items `q` to the rows `made`, with their keys.
+    const char* made = "";     ///< Two bigints of each, for its reply.
 };
 
 /// Three functions of one text. `one` takes values, for a single call needs no arrays. `batch`
@@ -131,6 +132,7 @@ public:
         std::string text, std::vector<std::pair<std::string, std::string>> more = {}) const {
         more.emplace_back("{table}", table());
         more.emplace_back("{channel}", literal(channel()));
+        more.emplace_back("{refence}", function("refence", Form::one));
         more.emplace_back("{now}", clock_);
         for (const auto& [mark, value] : more)
             for (auto at = text.find(mark); at != std::string::npos;
@@ -243,18 +245,11 @@ inline constexpr const char* declarations = R"sql(
   v_retention_end bigint;
 )sql";
 
-/// Batches come sorted by key, so what was done at once is met again in the same order, and of a
-/// key that comes twice only the first can have been. {first} marks those.
-inline constexpr const char* at_once_declare = R"sql(
-  v_made uuid[];
-  v_next integer := 1;
-)sql";
-inline constexpr const char* at_once_check = R"sql(
-  IF v_made[v_next] = a_key[i] THEN
+/// Batches come sorted by key, so what was made at once is met again in the same order, and of a
+/// key that comes twice only the first can have been.
+inline constexpr const char* skip_made = R"sql(
+  IF p_made[v_next] = a_key[i] THEN
     v_next := v_next + 1;
-    {clear}
-    {done_reply}
-    RETURN NEXT;
     CONTINUE;
   END IF;
 )sql";
@@ -295,15 +290,40 @@ template <class Each>
                   [](const Field& field) { return "o_" + std::string(field.name) + " := NULL;"; });
 }
 
-/// The items of a batch as rows, in their order; of equal keys the first is marked `leads`.
-[[nodiscard]] inline std::string unnested(std::span<const Field> inputs) {
-    const auto arrays =
-        joined(inputs, ", ", [](const Field& field) { return "a_" + std::string(field.name); });
+/// $1,$2 ... for the inputs and for how long to wait for a lock.
+[[nodiscard]] inline std::string parameters(const Operation& operation) {
+    std::string out = "$1";
+    for (std::size_t i = 2; i <= inputs(operation).size() + 1; ++i) out += ",$" + std::to_string(i);
+    return out;
+}
+
+/// The items as rows, in their order; of equal keys the first is marked `leads`.
+[[nodiscard]] inline std::string items_text(const Operation& operation, Form form) {
+    const auto fields = inputs(operation);
+    const auto wait = std::to_string(fields.size() + 1);
+    const std::string armed =
+        "c AS MATERIALIZED (SELECT set_config('lock_timeout', $" + wait + ", true)), ";
+    if (form == Form::one) {
+        std::size_t i = 0;
+        const auto values = joined(fields, ", ", [&](const Field& field) {
+            return "$" + std::to_string(++i) + "::" + sql_name(field.type) + " AS " + field.name;
+        });
+        return armed + "q AS MATERIALIZED (SELECT " + values + ", true AS leads, 1 AS n FROM c)";
+    }
+    std::size_t i = 0;
+    const auto arrays = joined(fields, ", ", [&](const Field& field) {
+        return "$" + std::to_string(++i) + "::" + sql_name(field.type) + "[]";
+    });
     const auto names =
-        joined(inputs, ", ", [](const Field& field) { return std::string(field.name); });
-    return "q AS MATERIALIZED (SELECT u.*, lag(u.key) OVER (ORDER BY u.n) IS DISTINCT FROM u.key "
-           "AS leads FROM unnest(" +
+        joined(fields, ", ", [](const Field& field) { return std::string(field.name); });
+    return armed +
+           "q AS MATERIALIZED (SELECT u.*, lag(u.key) OVER (ORDER BY u.n) IS DISTINCT FROM u.key "
+           "AS leads FROM c, unnest(" +
            arrays + ") WITH ORDINALITY u(" + names + ", n) ORDER BY u.n)";
+}
+
+[[nodiscard]] inline bool skips_made(const Operation& operation, Form form) noexcept {
+    return form == Form::batch && *operation.at_once != '\0';
 }
 
 [[nodiscard]] inline std::string item_text(const Names& names, const Operation& operation,
@@ -352,20 +372,15 @@ template <class Each>
     const auto next = detail::joined(inputs, "\n", [](const Field& field) {
         return "  q_" + std::string(field.name) + " := a_" + field.name + "[i];";
     });
-    const bool at_once = form == Form::batch && *operation.at_once != '\0';
+    const bool skips = detail::skips_made(operation, form);
     const std::string guarded =
         form == Form::batch
             ? item
             : "BEGIN" + item + "EXCEPTION WHEN lock_not_available THEN\no_trouble := 4;\nEND;\n";
-    const std::string body = "\nDECLARE" + declare + (at_once ? detail::at_once_declare : "") +
-                             "\nBEGIN\n" + "PERFORM set_config('lock_timeout', p_wait, true);\n" +
-                             (at_once ? "v_now := {now};\n" + std::string(operation.at_once) : "") +
-                             "FOR i IN 1 .. cardinality(a_key) LOOP\n" +
-                             (at_once ? detail::at_once_check : "") + next + guarded +
-                             "RETURN NEXT;\nEND LOOP;\nEND\n";
-    return names.fill(body, {{"{q}", detail::unnested(inputs)},
-                             {"{clear}", detail::cleared(operation)},
-                             {"{done_reply}", operation.done_reply}});
+    return names.fill("\nDECLARE" + declare + (skips ? "\n  v_next integer := 1;" : "") +
+                      "\nBEGIN\nPERFORM set_config('lock_timeout', p_wait, true);\n" +
+                      "FOR i IN 1 .. cardinality(a_key) LOOP\n" + (skips ? detail::skip_made : "") +
+                      next + guarded + "RETURN NEXT;\nEND LOOP;\nEND\n");
 }
 
 /// CREATE OR REPLACE of one of an operation's functions.
@@ -382,21 +397,37 @@ template <class Each>
     // A plan that was made while the table was small would scan it when it has grown. What a
     // function says of lock_timeout ends with it, also inside a transaction of the user's.
     return "CREATE OR REPLACE FUNCTION " + names.function(operation.name, form) + "(" + in +
-           ", IN p_wait text, " + out + ")" + (form == Form::one ? "" : " RETURNS SETOF record") +
+           ", IN p_wait text" + (detail::skips_made(operation, form) ? ", IN p_made uuid[]" : "") +
+           ", " + out + ")" + (form == Form::one ? "" : " RETURNS SETOF record") +
            " LANGUAGE plpgsql VOLATILE SET enable_seqscan TO off SET lock_timeout TO 0" +
-           (form == Form::batch && *operation.at_once != '\0'
-                ? " SET enable_hashjoin TO off SET enable_mergejoin TO off"
-                : "") +
            " AS $idem$" + function_body(names, operation, form) + "$idem$";
 }
 
-/// SELECT of all that a function gives.
+/// The columns of every reply: the key of what was made at once and two numbers of it, or else
+/// what the function answered, as one composite.
+inline constexpr int reply_column = 3;
+
+/// The function and nothing else, which also a transaction of the user's can carry.
 [[nodiscard]] inline std::string call_text(const Names& names, const Operation& operation,
                                            Form form) {
-    std::string out = "SELECT * FROM " + names.function(operation.name, form) + "(";
-    const std::size_t count = std::size(key_fields) + operation.in.size() + 1;
-    for (std::size_t i = 1; i <= count; ++i) out += (i == 1 ? "$" : ",$") + std::to_string(i);
-    return out + ")";
+    return "SELECT NULL::uuid, NULL::bigint, NULL::bigint, " +
+           names.function(operation.name, form) + "(" + detail::parameters(operation) +
+           (detail::skips_made(operation, form) ? ",'{}')" : ")");
+}
+
+/// What can be made at once, and the function for what is left: twice as fast as the function
+/// alone where nothing is. One statement, so one round trip.
+[[nodiscard]] inline std::string at_once_text(const Names& names, const Operation& operation,
+                                              Form form) {
+    const std::string rest =
+        names.function(operation.name, form) + "(" + detail::parameters(operation);
+    return names.fill("WITH " + detail::items_text(operation, form) + ", made AS (" +
+                      operation.at_once + ") SELECT key, " + operation.made +
+                      ", NULL::record FROM made UNION ALL SELECT NULL, NULL, NULL, " +
+                      (form == Form::one
+                           ? rest + ") WHERE NOT EXISTS (SELECT FROM made)"
+                           : rest + ", ARRAY(SELECT key FROM made ORDER BY key))"
+                                    " WHERE (SELECT count(*) FROM made) < cardinality($1)"));
 }
 
 }  // namespace idem::inline v0_1::postgres

@@ -49,7 +49,6 @@ inline constexpr const char* claim_declare = R"sql(
   v_max_attempts integer;
   v_max_crashes integer;
   v_crashes bigint;
-  v_made_at bigint;
 )sql";
 
 /// `stricter`, into v_orphan, v_max_attempts and v_max_crashes.
@@ -193,8 +192,7 @@ inline constexpr const char* claim_parts = R"sql(result = '',
 /// not be below one that the other's handler has shown around.
 inline constexpr const char* claim_reply = R"sql(
   IF o_trouble IS NULL AND v_write AND v_acquire AND {now} > v_now + 1000 THEN
-    r.fence := greatest(r.fence + 1, {now});
-    UPDATE {table} t SET fence = r.fence WHERE t.key = q_key;
+    r.fence := {refence}(q_key);
   END IF;
   IF o_trouble IS NULL AND o_kind <> 7 THEN
     o_attempt := r.attempt;
@@ -229,56 +227,40 @@ inline constexpr const char* claim_reply = R"sql(
     END IF;
   END IF;)sql";
 
-/// Of a batch: all keys that are not there, in one INSERT. A row that is there in whatever state
-/// stays untouched, and costs nothing in the log.
+/// All keys that are not there, in one INSERT. A row that is there in whatever state stays
+/// untouched, and costs nothing in the log. The clock is read before each row and after it.
 inline constexpr const char* claim_at_once = R"sql(
-  WITH {q}, made AS (
     INSERT INTO {table} (key, component, scope, tenant, id, format, state, token, bound, verify,
       takeover, orphan, max_attempts, max_crashes, result_kind, codec_tag, codec_version,
       failure_kind, attempt, crashes, fence, owner, fingerprint, created, started, completed,
       lease_end, retention_end, validity_end)
     SELECT key, component, scope, tenant, id, 1, 2, false, false, false,
       false, orphan, max_attempts, max_crashes, 0, 0, 0,
-      0, 1, 0, greatest(v_now, 1), owner, fingerprint, v_now, v_now, 0,
-      v_now + lease,
-      v_now + lease + retention + CASE WHEN orphan <> 0 THEN held_retention ELSE 0 END, 0
-    FROM q WHERE leads AND NOT redeem_only ORDER BY n
-    ON CONFLICT (key) DO NOTHING RETURNING key)
-  SELECT array_agg(key ORDER BY key) INTO v_made FROM made;
-  v_made_at := v_now;
-)sql";
-
-/// `v_now` may be another's by now; the time of the INSERT is not.
-inline constexpr const char* claim_done_reply = R"sql(
-    o_kind := 0;
-    o_attempt := 1;
-    o_crashes := 0;
-    o_created := v_made_at;
-    o_started := v_made_at;
-    o_completed := 0;
-    o_lease_left := a_lease[i];
-    o_verify := false;
-    o_takeover := false;
-    o_fence := greatest(v_made_at, 1);
-)sql";
+      0, 1, 0, greatest(now, 1), owner, fingerprint, now, now, 0,
+      now + lease,
+      now + lease + retention + CASE WHEN orphan <> 0 THEN held_retention ELSE 0 END, 0
+    FROM (SELECT q.*, {now} AS now FROM q WHERE leads AND NOT redeem_only ORDER BY n) q
+    ON CONFLICT (key) DO NOTHING
+    RETURNING key, created, fence, {now} > created + 1000 AS waited)sql";
+inline constexpr const char* claim_made =
+    "created, CASE WHEN waited THEN {refence}(key) ELSE fence END";
 
 inline constexpr Piece claim_pieces[] = {{"{claim_orphan}", claim_orphan},
                                          {"{stricter}", claim_stricter}};
 
 }  // namespace detail
 
-inline constexpr Operation claim_operation{
-    .name = "claim",
-    .in = detail::claim_in,
-    .out = detail::claim_out,
-    .declare = detail::claim_declare,
-    .decide = detail::claim_decide,
-    .parts = detail::claim_parts,
-    .inserts = true,
-    .reply = detail::claim_reply,
-    .pieces = detail::claim_pieces,
-    .at_once = detail::claim_at_once,
-    .done_reply = detail::claim_done_reply};
+inline constexpr Operation claim_operation{.name = "claim",
+                                           .in = detail::claim_in,
+                                           .out = detail::claim_out,
+                                           .declare = detail::claim_declare,
+                                           .decide = detail::claim_decide,
+                                           .parts = detail::claim_parts,
+                                           .inserts = true,
+                                           .reply = detail::claim_reply,
+                                           .pieces = detail::claim_pieces,
+                                           .at_once = detail::claim_at_once,
+                                           .made = detail::claim_made};
 
 }  // namespace idem::inline v0_1::postgres
 

@@ -42,7 +42,6 @@ inline constexpr const char* finish_declare = R"sql(
   v_rolled boolean;
   v_clear boolean;
   v_owed boolean;
-  v_heard uuid[];
 )sql";
 
 inline constexpr const char* finish_release = R"sql(
@@ -130,32 +129,24 @@ inline constexpr const char* finish_reply = R"sql(
     o_state := CASE WHEN v_stands OR v_write THEN r.state ELSE 7 END;
   END IF;)sql";
 
-/// Of a batch: every complete of a holder that stands, in one UPDATE.
+/// Every complete of a holder that stands, in one UPDATE.
 inline constexpr const char* finish_at_once = R"sql(
-  WITH {q}, made AS (
-    UPDATE {table} t SET state = 4, completed = v_now, retention_end = v_now + q.retention,
+    UPDATE {table} t SET state = 4, completed = q.now, retention_end = q.now + q.retention,
       verify = false, failure_kind = 0, result_kind = q.result_kind, codec_tag = q.codec_tag,
       codec_version = q.codec_version, result = q.result, failure_code = '',
       failure_message = '', checkpoint = coalesce(q.checkpoint, ''),
       resource = coalesce(q.resource, t.resource)
-    FROM q WHERE q.leads AND q.kind = 0 AND t.key = q.key AND t.state = 2
-      AND t.owner = q.owner AND t.fence = q.fence AND v_now < t.retention_end
+    FROM (SELECT q.*, {now} AS now FROM q WHERE leads AND kind = 0 ORDER BY n) q
+    WHERE t.key = q.key AND t.state = 2
+      AND t.owner = q.owner AND t.fence = q.fence AND q.now < t.retention_end
       AND t.format = 1 AND t.component = q.component AND t.scope = q.scope
       AND t.tenant = q.tenant AND t.id = q.id AND t.orphan BETWEEN 0 AND 2
       AND t.result_kind BETWEEN 0 AND 4 AND t.failure_kind BETWEEN 0 AND 4
-    RETURNING t.key, t.waited_until)
-  SELECT array_agg(key ORDER BY key), array_agg(key) FILTER (WHERE waited_until > v_now)
-    INTO v_made, v_heard FROM made;
-  IF v_heard IS NOT NULL THEN
-    PERFORM pg_notify({channel}, replace(h::text, '-', '')) FROM unnest(v_heard) h;
-  END IF;
-)sql";
-
-inline constexpr const char* finish_done_reply = R"sql(
-    o_lost := false;
-    o_reason := 0;
-    o_state := 4;
-)sql";
+    RETURNING t.key, t.completed, t.waited_until)sql";
+/// The second number is of no use: it is how a SELECT tells who waits.
+inline constexpr const char* finish_made =
+    "completed, CASE WHEN waited_until > completed THEN"
+    " length(pg_notify({channel}, replace(key::text, '-', ''))::text)::bigint END";
 
 inline constexpr Piece finish_pieces[] = {{"{finish_release}", finish_release},
                                           {"{roll_back}", roll_back}};
@@ -208,7 +199,7 @@ inline constexpr Operation finish_operation{.name = "finish",
                                             .reply = detail::finish_reply,
                                             .pieces = detail::finish_pieces,
                                             .at_once = detail::finish_at_once,
-                                            .done_reply = detail::finish_done_reply};
+                                            .made = detail::finish_made};
 
 inline constexpr Operation renew_operation{.name = "renew",
                                            .in = detail::renew_in,

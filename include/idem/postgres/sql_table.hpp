@@ -154,16 +154,19 @@ WHERE c.now < t.retention_end AND t.state <> 7 AND c.now - t.created >= $1
   AND ($2::"char" IS NULL OR t.component = $2) AND ($3::text IS NULL OR t.scope = $3)
   AND ($4::text IS NULL OR t.tenant = $4) AND ($5::smallint IS NULL OR t.state = $5))sql";
 
-/// Rows by their keys, for `find` and for claims that may change nothing. In a function for its
-/// settings: a plan that was made while the table was small would scan it when it has grown.
-inline constexpr const char* read_sql = R"sql(
+/// Rows by their keys, the time first, for `find` and for claims that may change nothing.
+inline constexpr const char* read_sql = "SELECT {now}, {columns} FROM {table} t WHERE t.key = $1";
+inline constexpr const char* read_batch_sql =
+    "SELECT {now}, {columns} FROM unnest($1) k JOIN {table} t ON t.key = k";
+
+/// A claim that waited has its fence from before the wait: a later one, above it.
+inline constexpr const char* refence_sql = R"sql(
+DECLARE
+  v_fence bigint;
 BEGIN
-  RETURN QUERY SELECT t.* FROM {table} t WHERE t.key = q_key;
-END
-)sql";
-inline constexpr const char* read_batch_sql = R"sql(
-BEGIN
-  RETURN QUERY SELECT t.* FROM unnest(a_key) k JOIN {table} t ON t.key = k;
+  UPDATE {table} t SET fence = greatest(t.fence + 1, {now}) WHERE t.key = q_key
+  RETURNING t.fence INTO v_fence;
+  RETURN v_fence;
 END
 )sql";
 
@@ -234,19 +237,17 @@ inline constexpr int looks_per_page = 10'000;
 [[nodiscard]] inline std::string watch_text(const Names& names) {
     return "SELECT " + names.function("watch", Form::one) + "($1, $2)";
 }
-[[nodiscard]] inline std::string read_body(const Names& names, Form form) {
-    return names.fill(form == Form::one ? detail::read_sql : detail::read_batch_sql);
+[[nodiscard]] inline std::string refence_body(const Names& names) {
+    return names.fill(detail::refence_sql);
 }
-[[nodiscard]] inline std::string create_read_text(const Names& names, Form form) {
-    return "CREATE OR REPLACE FUNCTION " + names.function("read", form) +
-           (form == Form::one ? "(IN q_key uuid)" : "(IN a_key uuid[])") + " RETURNS SETOF " +
-           names.table() + " LANGUAGE plpgsql STABLE SET enable_seqscan TO off" +
-           (form == Form::one ? "" : " SET enable_hashjoin TO off SET enable_mergejoin TO off") +
-           " AS $idem$" + read_body(names, form) + "$idem$";
+[[nodiscard]] inline std::string create_refence_text(const Names& names) {
+    return "CREATE OR REPLACE FUNCTION " + names.function("refence", Form::one) +
+           "(IN q_key uuid) RETURNS bigint LANGUAGE plpgsql VOLATILE SET enable_seqscan TO off"
+           " AS $idem$" +
+           refence_body(names) + "$idem$";
 }
-/// The time first, then each row.
 [[nodiscard]] inline std::string read_text(const Names& names, Form form) {
-    return names.fill("SELECT {now}, {columns} FROM " + names.function("read", form) + "($1) t",
+    return names.fill(form == Form::one ? detail::read_sql : detail::read_batch_sql,
                       {{"{columns}", detail::column_list()}});
 }
 [[nodiscard]] inline std::string count_text(const Names& names) {

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include <idem/detail/deadline.hpp>
@@ -40,8 +41,10 @@ public:
                                              options_.statement_timeout)) {
         for (const auto* operation : operations)
             for (const Form form : forms)
-                calls_.emplace(std::pair{operation, form},
-                               statement(call_text(names_, *operation, form)));
+                for (const bool at_once : {false, true})
+                    calls_.emplace(Call{operation, form, at_once},
+                                   statement(at_once ? at_once_text(names_, *operation, form)
+                                                     : call_text(names_, *operation, form)));
     }
 
     [[nodiscard]] const PostgresOptions& options() const noexcept { return options_; }
@@ -53,8 +56,12 @@ public:
     [[nodiscard]] idem::detail::LookFirst& look_first() noexcept { return look_first_; }
     [[nodiscard]] const Statement& list() const noexcept { return list_; }
     [[nodiscard]] const Statement& purge() const noexcept { return purge_; }
+    /// Through a pooler nothing is kept, and to plan the longer statement costs more for a single
+    /// item than it saves.
     [[nodiscard]] const Statement& call(const Operation& operation, Form form) const {
-        return calls_.at({&operation, form});
+        const bool at_once = *operation.at_once != '\0' && form != Form::patient &&
+                             (form == Form::batch || !unnamed_only_.load());
+        return calls_.at({&operation, form, at_once});
     }
 
     /// Carries one statement out, with what the table of faults says about each error, until the
@@ -192,7 +199,8 @@ private:
     Statement purge_;
     Statement watch_;
     std::shared_ptr<Notices> notices_;
-    std::map<std::pair<const Operation*, Form>, Statement> calls_{};
+    using Call = std::tuple<const Operation*, Form, bool>;
+    std::map<Call, Statement> calls_{};
     idem::detail::LookFirst look_first_{options_.look_first};
     std::atomic<bool> verified_{false};
     std::atomic<bool> unnamed_only_{false};

@@ -152,8 +152,10 @@ private:
             return locked(replies[items.which[0]], answer.fault->may_have_applied);
         if (waited && !answer.fault->may_have_applied)
             answer = ask(operation, postgres::Form::patient, repeatable, items, deadline);
-        if (!answer.fault && answer.result.rows() != static_cast<int>(items.which.size()))
-            answer.fault = Fault::of(postgres::code::nonsense, "a reply of another length");
+        std::vector<int> rows;
+        if (!answer.fault) rows = postgres::rows_of(answer.result, items);
+        if (!answer.fault && rows.empty())
+            answer.fault = Fault::of(postgres::code::nonsense, "a reply that fits no request");
         if (answer.fault && items.arrays && !answer.fault->may_have_applied &&
             blames_an_item(*answer.fault)) {
             for (std::size_t i = 0; i < items.which.size(); ++i)
@@ -164,16 +166,16 @@ private:
         }
         for (std::size_t i = 0; i < items.which.size(); ++i) {
             Reply& reply = replies[items.which[i]];
-            const int row = static_cast<int>(i);
             if (answer.fault) {
                 reply.trouble = postgres::trouble_of(*answer.fault);
-            } else if (postgres::is_locked(answer.result, row)) {
-                locked(reply, answer.doubt);
-            } else if (auto trouble = postgres::row_trouble(answer.result, row)) {
-                reply.trouble = *std::move(trouble);
-            } else if (!postgres::read_reply(answer.result, row, reply)) {
-                reply = Reply{};
-                reply.trouble = {Trouble::Kind::schema, true, "a reply that makes no sense"};
+                continue;
+            }
+            switch (read_answer(answer.result, rows[i], items.requests[items.which[i]], reply)) {
+                case postgres::Read::fine: break;
+                case postgres::Read::locked: locked(reply, answer.doubt); break;
+                case postgres::Read::nonsense:
+                    reply = Reply{};
+                    reply.trouble = {Trouble::Kind::schema, true, "a reply that makes no sense"};
             }
         }
     }

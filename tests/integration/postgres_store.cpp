@@ -362,6 +362,38 @@ TEST_CASE("PostgreSQL: a claim in doubt that then meets a lock is in doubt, not 
     }
 }
 
+TEST_CASE("PostgreSQL: a claim that waited for a row to go has a fence from after the wait",
+          "[integration][postgres]") {
+    const std::string mine = "application_name=waits_for_a_row";
+    PostgresBench bench(shared_server().conninfo(), shared_server().conninfo(mine));
+    const std::size_t count = GENERATE(1U, 3U);
+    const std::vector<idem::Key> keys = {{"s", "1"}, {"s", "2"}, {"s", "3"}};
+    std::vector<idem::ClaimRequest> claims;
+    for (std::size_t i = 0; i < count; ++i) {
+        REQUIRE(idem::claim_one(bench.store(), claim_of(keys[i], 1)).fence > 0);
+        claims.push_back(claim_of(keys[i], 2));
+    }
+    Sql purger(shared_server().conninfo());
+    purger("BEGIN; DELETE FROM " + bench.table());
+    std::vector<idem::ClaimReply> replies(count);
+    std::jthread waiter([&] { bench.store().claim(claims, replies); });
+    CHECK(eventually([&] {
+        return bench.sql()(
+                   "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+                   " AND application_name = 'waits_for_a_row'") != "0";
+    }));
+    bench.advance(1s);  // whoever held the row may have shown a fence of this time
+    purger("COMMIT");
+    waiter.join();
+    for (std::size_t i = 0; i < count; ++i) {
+        INFO(i << " of " << count << ": " << replies[i].trouble.message);
+        CHECK(replies[i].kind == idem::ClaimKind::acquired);
+        CHECK(replies[i].fence >= static_cast<idem::Fence>(bench.now().time_since_epoch().count()));
+        auto finish = complete_of(claims[i], replies[i].fence, "r");
+        CHECK_FALSE(idem::finish_one(bench.store(), finish).lost);  // it is the one on record
+    }
+}
+
 TEST_CASE("PostgreSQL: two keys with one digest are schema trouble, never a replay",
           "[integration][postgres]") {
     auto bench = make_bench();

@@ -113,15 +113,17 @@ TEST_CASE("PostgreSQL: a finish that nobody waits for tells nothing",
     Sql listener(shared_server().conninfo());
     const idem::postgres::Names names(bench.schema(), "records", "");
     listener("LISTEN \"" + names.channel() + "\"");
-    const auto cycle = [&](const std::string& id, bool watched) {
+    using Kind = idem::FinishKind;
+    const auto cycle = [&](const std::string& id, bool watched, Kind kind = Kind::complete) {
         const idem::Key key{"s", id};
         const auto claim = claim_of(key, 'a');
         const auto fence = idem::claim_one(bench.store(), claim).fence;
         const auto handle = watched ? bench.store().watch(claim.key, [] {}) : nullptr;
         CHECK(watched == (handle != nullptr));
-        REQUIRE_FALSE(idem::finish_one(bench.store(), finish_of(claim, fence)).lost);
+        REQUIRE_FALSE(idem::finish_one(bench.store(), finish_of(claim, fence, kind)).lost);
     };
-    for (int i = 0; i < 5; ++i) cycle(std::to_string(i), false);
+    for (const Kind kind : {Kind::complete, Kind::fail, Kind::release, Kind::quarantine})
+        cycle(std::to_string(static_cast<int>(kind)), false, kind);
     cycle("waited for", true);  // what is told comes in the order of the commits
     std::vector<std::string> payloads;
     REQUIRE(listener.connection().take_notices(-1, idem_test::in_seconds(60), payloads));
@@ -139,11 +141,12 @@ TEST_CASE("PostgreSQL: a mark that comes while it is being finished is not misse
     const idem::Key key{"s", "k"};
     const auto claim = claim_of(key, 'a');
     const auto fence = idem::claim_one(bench.store(), claim).fence;
+    const auto kind = GENERATE(idem::FinishKind::complete, idem::FinishKind::fail);
     Sql waiter(shared_server().conninfo());
     waiter("BEGIN; UPDATE " + bench.table() + " SET waited_until = 9e18");
     Expect expect;
     std::jthread finisher(
-        [&] { expect(!idem::finish_one(bench.store(), finish_of(claim, fence)).lost); });
+        [&] { expect(!idem::finish_one(bench.store(), finish_of(claim, fence, kind)).lost); });
     CHECK(eventually([&] {
         return bench.sql()(
                    "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"

@@ -1,6 +1,7 @@
 #ifndef IDEM_POSTGRES_SQL_HPP
 #define IDEM_POSTGRES_SQL_HPP
 
+#include <algorithm>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -54,8 +55,8 @@ struct Operation {
     bool inserts = false;
     const char* reply = "";
     std::span<const Piece> pieces{};
-    const char* at_once = "";  ///< From the items `q` to the rows `made`, with their keys.
-    const char* made = "";     ///< Two bigints of each, for its reply.
+    const char* at_once = "";  ///< From the items {q}, each with its own clock, to the rows `made`.
+    const char* made = "";     ///< Beside the key two bigints of each, for its reply.
 };
 
 /// Three functions of one text. `one` takes values, for a single call needs no arrays. `batch`
@@ -297,27 +298,36 @@ template <class Each>
     return out;
 }
 
-/// The items as rows, in their order; of equal keys the first is marked `leads`.
-[[nodiscard]] inline std::string items_text(const Operation& operation, Form form) {
+/// Puts the parameters in the place of `q.key` and the like. `q.now` stays.
+[[nodiscard]] inline std::string with_parameters(const Operation& operation, std::string text) {
     const auto fields = inputs(operation);
-    const auto wait = std::to_string(fields.size() + 1);
-    const std::string armed =
-        "c AS MATERIALIZED (SELECT set_config('lock_timeout', $" + wait + ", true)), ";
-    if (form == Form::one) {
-        std::size_t i = 0;
-        const auto values = joined(fields, ", ", [&](const Field& field) {
-            return "$" + std::to_string(++i) + "::" + sql_name(field.type) + " AS " + field.name;
-        });
-        return armed + "q AS MATERIALIZED (SELECT " + values + ", true AS leads, 1 AS n FROM c)";
+    const auto is_word = [](char c) { return c == '_' || (c >= 'a' && c <= 'z'); };
+    std::size_t at = 0;
+    while ((at = text.find("q.", at)) != std::string::npos) {
+        auto end = at + 2;
+        while (end < text.size() && is_word(text[end])) ++end;
+        const auto name = text.substr(at + 2, end - at - 2);
+        const auto field = std::find_if(fields.begin(), fields.end(),
+                                        [&](const Field& f) { return name == f.name; });
+        if (field != fields.end())
+            text.replace(
+                at, end - at,
+                "$" + std::to_string(field - fields.begin() + 1) + "::" + sql_name(field->type));
+        at += 2;
     }
+    return text;
+}
+
+/// The items of a batch as rows, in their order; of equal keys the first is marked `leads`.
+[[nodiscard]] inline std::string unnested(const Operation& operation) {
+    const auto fields = inputs(operation);
     std::size_t i = 0;
     const auto arrays = joined(fields, ", ", [&](const Field& field) {
         return "$" + std::to_string(++i) + "::" + sql_name(field.type) + "[]";
     });
     const auto names =
         joined(fields, ", ", [](const Field& field) { return std::string(field.name); });
-    return armed +
-           "q AS MATERIALIZED (SELECT u.*, lag(u.key) OVER (ORDER BY u.n) IS DISTINCT FROM u.key "
+    return "q AS MATERIALIZED (SELECT u.*, lag(u.key) OVER (ORDER BY u.n) IS DISTINCT FROM u.key "
            "AS leads FROM c, unnest(" +
            arrays + ") WITH ORDINALITY u(" + names + ", n) ORDER BY u.n)";
 }
@@ -416,18 +426,28 @@ inline constexpr int reply_column = 3;
 }
 
 /// What can be made at once, and the function for what is left: twice as fast as the function
-/// alone where nothing is. One statement, so one round trip.
+/// alone where nothing is. One statement, so one round trip. A single item goes without rows made
+/// of its parameters: each step of a plan costs as much as the row.
 [[nodiscard]] inline std::string at_once_text(const Names& names, const Operation& operation,
                                               Form form) {
+    const auto wait = std::to_string(detail::inputs(operation).size() + 1);
+    const std::string armed = "WITH c AS MATERIALIZED (SELECT set_config('lock_timeout', $" + wait +
+                              "::text, true), {now} AS now), ";
     const std::string rest =
         names.function(operation.name, form) + "(" + detail::parameters(operation);
-    return names.fill("WITH " + detail::items_text(operation, form) + ", made AS (" +
-                      operation.at_once + ") SELECT key, " + operation.made +
-                      ", NULL::record FROM made UNION ALL SELECT NULL, NULL, NULL, " +
-                      (form == Form::one
-                           ? rest + ") WHERE NOT EXISTS (SELECT FROM made)"
-                           : rest + ", ARRAY(SELECT key FROM made ORDER BY key))"
-                                    " WHERE (SELECT count(*) FROM made) < cardinality($1)"));
+    if (form == Form::one)
+        return names.fill(
+            armed + "made AS (" + detail::with_parameters(operation, operation.at_once) +
+                ") SELECT made.key, " + operation.made + ", CASE WHEN made.key IS NULL THEN " +
+                rest + ") END FROM c LEFT JOIN made ON true",
+            {{"{q}", "c q WHERE true"}});
+    return names.fill(
+        armed + detail::unnested(operation) + ", made AS (" + operation.at_once +
+            ") SELECT made.key, " + operation.made +
+            ", NULL::record FROM made UNION ALL SELECT NULL, NULL, NULL, " + rest +
+            ", ARRAY(SELECT key FROM made ORDER BY key))"
+            " WHERE (SELECT count(*) FROM made) < cardinality($1)",
+        {{"{q}", "(SELECT q.*, {now} AS now FROM q WHERE leads ORDER BY n) q WHERE true"}});
 }
 
 }  // namespace idem::inline v0_1::postgres

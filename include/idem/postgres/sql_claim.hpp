@@ -234,16 +234,16 @@ inline constexpr const char* claim_at_once = R"sql(
       takeover, orphan, max_attempts, max_crashes, result_kind, codec_tag, codec_version,
       failure_kind, attempt, crashes, fence, owner, fingerprint, created, started, completed,
       lease_end, retention_end, validity_end)
-    SELECT key, component, scope, tenant, id, 1, 2, false, false, false,
-      false, orphan, max_attempts, max_crashes, 0, 0, 0,
-      0, 1, 0, greatest(now, 1), owner, fingerprint, now, now, 0,
-      now + lease,
-      now + lease + retention + CASE WHEN orphan <> 0 THEN held_retention ELSE 0 END, 0
-    FROM (SELECT q.*, {now} AS now FROM q WHERE leads AND NOT redeem_only ORDER BY n) q
+    SELECT q.key, q.component, q.scope, q.tenant, q.id, 1, 2, false, false, false,
+      false, q.orphan, q.max_attempts, q.max_crashes, 0, 0, 0,
+      0, 1, 0, greatest(q.now, 1), q.owner, q.fingerprint, q.now, q.now, 0,
+      q.now + q.lease,
+      q.now + q.lease + q.retention + CASE WHEN q.orphan <> 0 THEN q.held_retention ELSE 0 END, 0
+    FROM {q} AND NOT q.redeem_only
     ON CONFLICT (key) DO NOTHING
     RETURNING key, created, fence, {now} > created + 1000 AS waited)sql";
 inline constexpr const char* claim_made =
-    "created, CASE WHEN waited THEN {refence}(key) ELSE fence END";
+    "made.created, CASE WHEN made.waited THEN {refence}(made.key) ELSE made.fence END";
 
 inline constexpr Piece claim_pieces[] = {{"{claim_orphan}", claim_orphan},
                                          {"{stricter}", claim_stricter}};

@@ -136,8 +136,7 @@ inline constexpr const char* finish_at_once = R"sql(
       codec_version = q.codec_version, result = q.result, failure_code = '',
       failure_message = '', checkpoint = coalesce(q.checkpoint, ''),
       resource = coalesce(q.resource, t.resource)
-    FROM (SELECT q.*, {now} AS now FROM q WHERE leads AND kind = 0 ORDER BY n) q
-    WHERE t.key = q.key AND t.state = 2
+    FROM {q} AND q.kind = 0 AND t.key = q.key AND t.state = 2
       AND t.owner = q.owner AND t.fence = q.fence AND q.now < t.retention_end
       AND t.format = 1 AND t.component = q.component AND t.scope = q.scope
       AND t.tenant = q.tenant AND t.id = q.id AND t.orphan BETWEEN 0 AND 2
@@ -145,8 +144,8 @@ inline constexpr const char* finish_at_once = R"sql(
     RETURNING t.key, t.completed, t.waited_until)sql";
 /// The second number is of no use: it is how a SELECT tells who waits.
 inline constexpr const char* finish_made =
-    "completed, CASE WHEN waited_until > completed THEN"
-    " length(pg_notify({channel}, replace(key::text, '-', ''))::text)::bigint END";
+    "made.completed, CASE WHEN made.waited_until > made.completed THEN"
+    " length(pg_notify({channel}, replace(made.key::text, '-', ''))::text)::bigint END";
 
 inline constexpr Piece finish_pieces[] = {{"{finish_release}", finish_release},
                                           {"{roll_back}", roll_back}};

@@ -107,8 +107,9 @@ run() {
     say "$variant: build"
     cmake --build "$root/build/$variant" -j "$jobs"
     say "$variant: test"
+    # One more than there are cores: those against real servers mostly wait.
     local test=(ctest --test-dir "$root/build/$variant" --output-on-failure --no-tests=error
-        -j "$jobs" --output-log "$root/build/$variant/ctest.log" "${ctest_arguments[@]}")
+        -j "$((jobs + 1))" --output-log "$root/build/$variant/ctest.log" "${ctest_arguments[@]}")
     if [[ $variant == tsan ]]; then
         without_address_spread "${test[@]}"
     else

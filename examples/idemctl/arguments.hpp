@@ -196,10 +196,10 @@ struct Option {
     return all;
 }
 
-[[nodiscard]] inline const Option& option_of(const std::string& name) {
+[[nodiscard]] inline const Option& option_of(std::string_view name) {
     for (const auto& option : options())
         if (name == option.name || (name == "-h" && option.name == "--help")) return option;
-    throw WrongUsage("there is no option " + name + "; see idemctl --help");
+    throw WrongUsage("there is no option " + std::string(name) + "; see idemctl --help");
 }
 
 [[nodiscard]] inline char letter_of(const std::string& command) {
@@ -255,7 +255,7 @@ inline void check(const Arguments& a) {
             continue;
         }
         const auto equals = word.find('=');
-        const auto& option = detail::option_of(word.substr(0, equals));
+        const auto& option = detail::option_of(std::string_view(word).substr(0, equals));
         used.push_back(&option);
         if (option.flag != nullptr) {
             if (equals != std::string::npos)

@@ -30,6 +30,7 @@
 #include <idem/options.hpp>
 // rules
 #include <idem/rules.hpp>
+#include <idem/state_machine.hpp>
 #include <idem/protocol.hpp>
 #include <idem/apply.hpp>
 // #include <idem/detail/look.hpp>

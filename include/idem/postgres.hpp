@@ -28,6 +28,7 @@
 #include <idem/postgres/open.hpp>
 #include <idem/postgres/guarded_transaction.hpp>
 #include <idem/postgres/transaction.hpp>
+#include <idem/postgres/task_table.hpp>
 // clang-format on
 
 #endif

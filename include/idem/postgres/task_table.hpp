@@ -295,7 +295,7 @@ private:
         const auto answer =
             try_to(connection,
                    "UPDATE {table} t SET idem_state = $2, idem_crashes = idem_crashes + 1,"
-                   " idem_fence = greatest(idem_fence + 1, {now}), idem_lease_end = 0"
+                   " idem_lease_end = 0"
                    " WHERE {id} AND idem_state = $3 AND idem_fence = $4 AND idem_lease_end <= {now}"
                    " RETURNING {columns}",
                    p);

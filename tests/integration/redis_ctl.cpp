@@ -83,8 +83,9 @@ TEST_CASE("idemctl check: a server as it must be is ok, and each lack is named",
     }
     const Ctl ctl(server.url());
     RedisCli cli(server.url());
-    const std::string version = cli.info("server", "redis_version");
-    CHECK(ctl({"check"}).says("Redis " + version + "\n"));
+    const std::string valkey = cli.info("server", "valkey_version");
+    const std::string redis = cli.info("server", "redis_version");
+    CHECK(ctl({"check"}).says((valkey.empty() ? "Redis " + redis : "Valkey " + valkey) + "\n"));
     CHECK(ctl({"list"}).status == 1);  // the probe was forgotten
 
     CHECK(ctl({"check"}).says("ok       memory       no maxmemory"));

@@ -279,16 +279,8 @@ private:
     [[nodiscard]] static std::shared_ptr<State> make(const Store& store, GuardOptions options,
                                                      Component component) {
         detail::check(options);
-        if (options.heartbeat) check_lease_for(store, options.lease, "GuardOptions::lease");
+        if (options.heartbeat) detail::check_lease_for(store, options.lease, "GuardOptions::lease");
         return std::make_shared<State>(store, std::move(options), component);
-    }
-
-    /// Three requests at their slowest must fit into a lease, or no heartbeat could keep it.
-    static void check_lease_for(const Store& store, Duration lease, const char* name) {
-        if (time_allowed_by(store) > lease / 3)
-            throw UsageError(std::string(name) +
-                             " is too short for this store: one request may take more than a "
-                             "third of it, and the heartbeat could not keep the lease");
     }
 
     /// @throws what the trouble stands for, after it was told.
@@ -309,7 +301,7 @@ private:
         const GuardOptions& defaults = state_->options();
         detail::check(options, defaults.heartbeat);
         if (options.lease && defaults.heartbeat)
-            check_lease_for(state_->store(), *options.lease, "RunOptions::lease");
+            detail::check_lease_for(state_->store(), *options.lease, "RunOptions::lease");
         return {.guard = *state_,
                 .key = view(key),
                 .fingerprint = fingerprint,

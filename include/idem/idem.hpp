@@ -77,6 +77,8 @@
 #include <idem/guard.hpp>
 #include <idem/coalesce.hpp>
 #include <idem/token.hpp>
+#include <idem/lease.hpp>
+#include <idem/fenced_file.hpp>
 #include <idem/any_front.hpp>
 #include <idem/any_store.hpp>
 

@@ -187,10 +187,12 @@ public:
         const auto spent = take();
         return settled(*spent, detail::cut(failure));
     }
-    /// Nothing has happened: the next call may run, and gets the checkpoint.
-    bool release(std::optional<std::string_view> checkpoint = {}) && {
+    /// Nothing has happened: the next call may run.
+    bool release() && { return std::move(*this).fail({FailureClass::retryable, "released", {}}); }
+    /// So far it has come: the next call goes on from this checkpoint.
+    bool release(std::string_view checkpoint) && {
         const auto spent = take();
-        return settled(*spent, {FailureClass::retryable, "released", {}}, true, checkpoint);
+        return settled(*spent, {FailureClass::none, {}, {}}, true, checkpoint);
     }
     /// As if it had never been made: the attempt does not count.
     bool give_back() && {

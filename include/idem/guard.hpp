@@ -274,6 +274,8 @@ public:
     [[nodiscard]] Store& store() noexcept { return state_->store(); }
 
 private:
+    template <idem::store S>
+    friend class VersionGate;
     using State = detail::GuardStateOf<Store>;
 
     [[nodiscard]] static std::shared_ptr<State> make(const Store& store, GuardOptions options,

@@ -79,6 +79,8 @@
 #include <idem/token.hpp>
 #include <idem/lease.hpp>
 #include <idem/fenced_file.hpp>
+#include <idem/version_rule.hpp>
+#include <idem/version_gate.hpp>
 #include <idem/any_front.hpp>
 #include <idem/any_store.hpp>
 

@@ -29,7 +29,7 @@
 namespace idem_test {
 
 inline const idem::Key lock_key{"lock", "{a} \n\xFF{}", "t{"};
-inline constexpr idem::Duration lock_lease = std::chrono::milliseconds{900};
+inline constexpr idem::Duration lock_lease = std::chrono::milliseconds{600};
 inline constexpr idem::Duration for_hours = std::chrono::hours{1};
 
 /// Who is told of a loss, and how often. A handle.
@@ -249,7 +249,7 @@ void losses_are_told(World& world) {
     }
     SECTION("a lock that is held for too long is renewed no more, told so, and free") {
         LeaseStage<World> stage(world);
-        constexpr idem::Duration lease_time = std::chrono::milliseconds{400};
+        constexpr idem::Duration lease_time = std::chrono::milliseconds{300};
         CHECK(in_some_scene([&] {
             stage.told = {};
             auto lock = stage.lock({.lease = lease_time, .max_hold = 3 * lease_time});

@@ -319,6 +319,26 @@ private:
     std::shared_ptr<State> state_;
 };
 
+namespace detail {
+
+/// For components whose records are never finished: the claim, or the outcome that says who is at
+/// it. @throws SchemaError where somebody has finished it all the same; else as `claim`.
+template <store Store>
+[[nodiscard]] std::variant<Claim<void>, Outcome<void>> claim_unfinished(
+    IdempotencyGuard<Store>& guard, const Key& key, const RunOptions& options) {
+    try {
+        auto answer = guard.template claim<void>(key, {}, options);
+        const auto* const other = std::get_if<Outcome<void>>(&answer);
+        const bool busy = other != nullptr && (other->kind() == OutcomeKind::in_progress ||
+                                               other->kind() == OutcomeKind::cancelled);
+        if (other == nullptr || busy) return answer;
+    } catch (const CodecError&) {  // it has a result, too
+    }
+    throw SchemaError("the record under this key was not left by this kind of use");
+}
+
+}  // namespace detail
+
 }  // namespace idem::inline v0_1
 
 #endif

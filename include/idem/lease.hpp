@@ -113,11 +113,8 @@ public:
     [[nodiscard]] std::optional<Lease> acquire(const Key& key, Duration wait,
                                                const std::stop_token& stop = {}) {
         detail::check_wait(wait, "LeaseLock::acquire wait");
-        auto answer = guard_.template claim<void>(key, {}, {.wait = wait, .stop_token = stop});
+        auto answer = detail::claim_unfinished(guard_, key, {.wait = wait, .stop_token = stop});
         if (auto* claim = std::get_if<Claim<void>>(&answer)) return hand_out(std::move(*claim));
-        const OutcomeKind kind = std::get<Outcome<void>>(answer).kind();
-        if (kind != OutcomeKind::in_progress && kind != OutcomeKind::cancelled)
-            throw SchemaError("the record under this lock was not left by one");
         return std::nullopt;
     }
 

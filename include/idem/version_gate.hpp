@@ -80,7 +80,7 @@ public:
         if (equal_ == EqualVersions::refuse && !version.number)
             throw UsageError("Version::number is missing, and GateOptions::equal goes by it alone");
         const Key key = key_of<Source>(stream);
-        auto answer = guard_.template claim<void>(key, {}, {.wait = wait_});
+        auto answer = detail::claim_unfinished(guard_, key, {.wait = wait_});
         auto* const claim = std::get_if<Claim<void>>(&answer);
         if (claim == nullptr) return busy(key, version, std::get<Outcome<void>>(std::move(answer)));
         const auto state = read<Source>(claim->execution().checkpoint());
@@ -172,16 +172,10 @@ private:
     template <version_source Source>
     [[nodiscard]] GateOutcome busy(const Key& key, const Version<Source>& version,
                                    const Outcome<void>& outcome) {
-        check_busy(outcome);
         const auto verdict = judge(look<Source>(key), version, equal_);
         if (verdict != VersionVerdict::newer) return stale(key, verdict);
         return {.kind = GateKind::retry_later, .retry_after = outcome.retry_after()};
     }
-    static void check_busy(const Outcome<void>& outcome) {
-        if (outcome.kind() != OutcomeKind::in_progress && outcome.kind() != OutcomeKind::cancelled)
-            throw SchemaError("the record under this stream was not left by a gate");
-    }
-
     template <version_source Source, class Handler>
     [[nodiscard]] GateOutcome apply(Claim<void> claim, const GateState<Source>& before,
                                     const Version<Source>& version, Handler&& handler) {
@@ -215,12 +209,9 @@ private:
     template <version_source Source, class Change>
     [[nodiscard]] bool change(const Stream& stream, Change&& how) {
         const Key key = key_of<Source>(stream);
-        auto answer = guard_.template claim<void>(key, {}, {.wait = wait_});
+        auto answer = detail::claim_unfinished(guard_, key, {.wait = wait_});
         auto* const claim = std::get_if<Claim<void>>(&answer);
-        if (claim == nullptr) {
-            check_busy(std::get<Outcome<void>>(answer));
-            throw UnavailableError("a version of this stream is being applied");
-        }
+        if (claim == nullptr) throw UnavailableError("a version of this stream is being applied");
         auto state = read<Source>(claim->execution().checkpoint());
         if (!how(state)) {
             std::move(*claim).give_back();

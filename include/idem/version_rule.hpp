@@ -140,7 +140,7 @@ template <version_source Source>
     const auto epoch = in.fixed(8);
     const auto number = in.fixed(8);
     const auto rank = in.fixed(4);
-    if (!rank || *flags > 3) return std::nullopt;
+    if (!flags || !epoch || !number || !rank || *flags > 3) return std::nullopt;
     Version<Source> out{.epoch = *epoch, .rank = static_cast<std::uint32_t>(*rank)};
     if ((*flags & 1U) != 0) out.number = *number;
     out.terminal = (*flags & 2U) != 0;
@@ -167,7 +167,7 @@ template <version_source Source>
     const auto format = in.fixed(1);
     const auto epoch = in.fixed(8);
     const auto parts = in.fixed(1);
-    if (!parts || *format != 1 || *parts > 3) return std::nullopt;
+    if (!format || !epoch || !parts || *format != 1 || *parts > 3) return std::nullopt;
     out.epoch = *epoch;
     if ((*parts & 1U) != 0 && !(out.applied = take_version<Source>(in))) return std::nullopt;
     if ((*parts & 2U) != 0 && !(out.attempting = take_version<Source>(in))) return std::nullopt;

@@ -13,9 +13,9 @@
 
 #include <idem/lease.hpp>
 #include <idem/memory/store.hpp>
-#include <idem/testing/manual_clock.hpp>
 
 #include "support/catch.hpp"
+#include "support/layered_world.hpp"
 #include "support/lease_promises.hpp"
 
 using namespace idem_test;
@@ -23,17 +23,16 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// The embedded store on a clock that is moved by hand.
-struct LockWorld {
-    idem::testing::ManualClock clock{};
-    idem::MemoryStore memory{idem::MemoryOptions{.clock = clock}};
-
-    [[nodiscard]] idem::MemoryStore& store() { return memory; }
-    void advance(idem::Duration by) { clock.advance(by); }
+[[nodiscard]] idem::MemoryStore& store() {
+    return memory;
+}
+void advance(idem::Duration by) {
+    clock.advance(by);
+}
 };
 
 TEST_CASE("memory: a lease lock keeps its promises", "[lease]") {
-    LockWorld world;
+    MemoryWorld world;
     locks_keep_their_promises(world, 2'500);
 }
 
@@ -83,12 +82,12 @@ TEST_CASE("options of a lock that cannot work are refused, by name", "[lease]") 
 }
 
 TEST_CASE("locks that nobody holds are forgotten with their retention", "[lease]") {
-    LockWorld world;
-    idem::LeaseLock lock(world.memory, {.retention = 1min});
+    MemoryWorld world;
+    idem::LeaseLock lock(world.store(), {.retention = 1min});
     for (int i = 0; i < 1'000; ++i)
         REQUIRE(lock.try_acquire({.scope = "lock", .id = std::to_string(i)}));
     world.advance(1min);
-    while (world.memory.purge(10'000).more) {
+    while (world.store().purge(10'000).more) {
     }
     CHECK(lock.guard().list().records.empty());
 }

@@ -406,7 +406,7 @@ void acquires_are_bounded(World& world) {
         CHECK(stage.other().try_acquire(lock_key));
     }
     SECTION("a lease that was over before its answer came is given back, and no loss is told") {
-        constexpr idem::Duration lease_time = 100ms;
+        static constexpr idem::Duration lease_time = 100ms;
         auto lock = stage.lock({.lease = lease_time});
         stage.store.on_claim([](const auto&) {
             outlast(lease_time);

@@ -23,14 +23,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-[[nodiscard]] idem::MemoryStore& store() {
-    return memory;
-}
-void advance(idem::Duration by) {
-    clock.advance(by);
-}
-};
-
 TEST_CASE("memory: a lease lock keeps its promises", "[lease]") {
     MemoryWorld world;
     locks_keep_their_promises(world, 2'500);

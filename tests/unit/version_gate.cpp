@@ -17,14 +17,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-[[nodiscard]] idem::MemoryStore& store() {
-    return memory;
-}
-void advance(idem::Duration by) {
-    clock.advance(by);
-}
-};
-
 TEST_CASE("memory: a version gate keeps its promises", "[versions]") {
     MemoryWorld world;
     gates_keep_their_promises(world);

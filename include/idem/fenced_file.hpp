@@ -1,6 +1,7 @@
 #ifndef IDEM_FENCED_FILE_HPP
 #define IDEM_FENCED_FILE_HPP
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -71,7 +72,7 @@ class LockedFence {
 public:
     /// @throws UnavailableError where somebody else has it locked for all of `patience`.
     LockedFence(const std::filesystem::path& path, Duration patience) : path_(path) {
-        const auto deadline = LocalClock::now() + patience;
+        const auto deadline = LocalClock::now() + std::min(patience, duration_max);
         for (int tries = 0;; pause_after(tries++, deadline)) {
             file_.emplace(path, O_RDWR | O_CREAT);
             const bool locked = ::flock(file_->fd(), LOCK_EX | LOCK_NB) == 0;
@@ -129,9 +130,10 @@ private:
 /// A file that is replaced as a whole by whoever holds the highest fence (`Lease::fence`,
 /// `Execution::fence`): a holder that was paused past its lease, and wakes up after the next one
 /// has begun, changes nothing. The highest fence seen is kept beside the file, in `NAME.fence`; who
-/// removes that one lets the old back in. Make one at the begin of each holding. It holds nothing
-/// open; one thread at a time. After a crash or a power cut the file is the old or the new one,
-/// whole, and a fence once seen is still seen. For file systems whose flock all writers share.
+/// removes that one lets the old back in. Make one at the begin of each holding: before that, the
+/// last holder may still write. It holds nothing open; any thread may write, and one that writes
+/// later replaces. After a crash or a power cut the file is the old or the new one, whole, and a
+/// fence once seen is still seen. For file systems whose flock all writers share.
 class FencedFile {
 public:
     /// From here on every lower fence is refused. @throws LeaseLostError where a higher one has
@@ -147,8 +149,9 @@ public:
         admit(seen);
     }
 
-    /// Replaces the content. On return it is on disk, and readers have seen the old or the new one.
-    /// Throws as the constructor; what had been there is then untouched.
+    /// Replaces the content. Readers see the old or the new one; on return the new one is on disk.
+    /// Throws as the constructor, and has changed nothing then, unless it is the folder that could
+    /// not be synced.
     void write(std::string_view bytes) {
         std::array<char, 8> random{};
         detail::fill_random(random.data(), random.size());

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,6 +16,7 @@
 #include <idem/memory/store.hpp>
 
 #include "support/catch.hpp"
+#include "support/child.hpp"
 #include "support/layered_world.hpp"
 #include "support/lease_promises.hpp"
 
@@ -71,6 +73,29 @@ TEST_CASE("options of a lock that cannot work are refused, by name", "[lease]") 
     idem::LeaseLock lock(SpyStore{});
     CHECK_THROWS_AS(lock.try_acquire({.scope = "", .id = "x"}), idem::UsageError);
     CHECK_THROWS_AS(lock.acquire(lock_key, -1s), idem::UsageError);
+}
+
+TEST_CASE("those that wait look at odd times, within half of a pause", "[lease]") {
+    std::set<idem::Duration> pauses;
+    for (int i = 0; i < 200; ++i) pauses.insert(idem::detail::jittered(200ms));
+    CHECK(*pauses.begin() >= 100ms);
+    CHECK(*pauses.rbegin() <= 200ms);
+    CHECK(pauses.size() > 100);
+}
+
+TEST_CASE("a forked child neither holds its parent's lock nor releases it", "[lease][fork]") {
+    SpyStore store;
+    idem::LeaseLock lock(store);
+    auto lease = lock.try_acquire(lock_key);
+    REQUIRE(lease);
+    CHECK(in_child([&] {
+              const auto asked = store.calls();
+              const bool none = !lease->held() && lease->lost() == idem::LostReason::process &&
+                                lease->stop_token().stop_requested() && !lease->release();
+              return none && store.calls() == asked;
+          }) == "");
+    CHECK(lease->held());
+    CHECK_FALSE(lock.try_acquire(lock_key));
 }
 
 TEST_CASE("locks that nobody holds are forgotten with their retention", "[lease]") {

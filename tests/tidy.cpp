@@ -277,6 +277,10 @@ const std::vector<Banned>& banned() {
         made.push_back({std::regex("SUCCEE[D]\\(\\)|(CHECK|REQUIRE)\\((true|fals[e])\\)|"
                                    "\\[!mayfai[l]\\]|\\[!shouldfai[l]\\]|\\[\\.\\]"),
                         tests, "asserts nothing or hides"});
+        made.push_back({std::regex("system_cloc[k]|CLOCK_REALTIM[E]|gettimeofda[y]"),
+                        {"include/"},
+                        "asks the wall clock, which decides nothing",
+                        "include/idem/clock.hpp"});
         made.push_back({std::regex("^using namespac[e]"),
                         {"include/"},
                         "opens a namespace in the user's code"});

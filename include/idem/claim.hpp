@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -151,6 +152,8 @@ public:
         return *this;
     }
 
+    /// False once it has been finished, detached or moved from: nothing but this may be asked then.
+    [[nodiscard]] bool is_open() const noexcept { return open_ != nullptr; }
     [[nodiscard]] const Key& key() const { return open().key(); }
     [[nodiscard]] Fence fence() const { return open().execution().fence(); }
     [[nodiscard]] std::uint32_t attempt() const { return open().execution().attempt(); }
@@ -178,22 +181,27 @@ public:
     }
 
     /// Settles by the failure's class: final is stored and replayed, retryable is released,
-    /// unknown is held. Trouble with the store is left to the background, and an event.
-    void fail(const Failure& failure) && {
+    /// unknown is held. True where the store has it so. False where the claim was lost, or the
+    /// store gave trouble, which is left to the background, and an event.
+    bool fail(const Failure& failure) && {
         const auto spent = take();
-        detail::roll_back(spent->call(), spent->live(), &spent->execution(), detail::cut(failure));
+        return settled(*spent, detail::cut(failure));
     }
     /// Nothing has happened: the next call may run.
-    void release() && { std::move(*this).fail({FailureClass::retryable, "released", {}}); }
-    /// As if it had never been made: the attempt does not count.
-    void give_back() && {
+    bool release() && { return std::move(*this).fail({FailureClass::retryable, "released", {}}); }
+    /// So far it has come: the next call goes on from this checkpoint.
+    bool release(std::string_view checkpoint) && {
         const auto spent = take();
-        detail::roll_back(spent->call(), spent->live(), &spent->execution(),
-                          {FailureClass::retryable, "given back", {}}, false);
+        return settled(*spent, {FailureClass::none, {}, {}}, true, checkpoint);
+    }
+    /// As if it had never been made: the attempt does not count.
+    bool give_back() && {
+        const auto spent = take();
+        return settled(*spent, {FailureClass::retryable, "given back", {}}, false);
     }
     /// It may have happened: held for a person.
-    void quarantine(std::string message = {}) && {
-        std::move(*this).fail({FailureClass::unknown, "quarantined", std::move(message)});
+    bool quarantine(std::string message = {}) && {
+        return std::move(*this).fail({FailureClass::unknown, "quarantined", std::move(message)});
     }
 
     /// Lets the claim go its own way until `deadline` from now; a ticket finishes it.
@@ -230,10 +238,15 @@ private:
         (void)open();
         return std::move(open_);
     }
+    static bool settled(detail::OpenClaim& spent, const Failure& failure, bool counted = true,
+                        std::optional<std::string_view> checkpoint = {}) noexcept {
+        return detail::roll_back(spent.call(), spent.live(), &spent.execution(), failure, counted,
+                                 checkpoint)
+                   .unrecorded == UnrecordedReason::none;
+    }
     void close() noexcept {
         if (!open_) return;
-        detail::roll_back(open_->call(), open_->live(), &open_->execution(),
-                          {FailureClass::retryable, "abandoned", {}});
+        settled(*open_, {FailureClass::retryable, "abandoned", {}});
         open_.reset();
     }
 

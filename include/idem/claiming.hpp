@@ -17,6 +17,7 @@
 #include <utility>
 
 #include <idem/codec.hpp>
+#include <idem/detail/random.hpp>
 #include <idem/heartbeat.hpp>
 #include <idem/outcome.hpp>
 #include <idem/settle.hpp>
@@ -200,6 +201,13 @@ inline void look(const Call& call, Claimed& claimed) {
     }
 }
 
+/// Between half of it and all of it: those that met once do not meet again.
+[[nodiscard]] inline Duration jittered(Duration pause) {
+    std::uint16_t noise = 0;
+    fill_random(reinterpret_cast<char*>(&noise), sizeof noise);
+    return pause / 2 + pause * noise / (2 * 65536);
+}
+
 /// Claims, or waits within the call's budget for whoever holds the key. Looks first, then
 /// subscribes, looks again, and sleeps only then: a notice between cannot be missed for longer
 /// than a poll, which comes rarely where other processes tell too. Holds no connection meanwhile.
@@ -236,7 +244,7 @@ inline void look(const Call& call, Claimed& claimed) {
         const bool draining = call.guard.traffic().draining.load();
         if (left <= left.zero() || claimed.cancelled || draining) return claimed;
         const auto lapse = claimed.reply.lease_left + std::chrono::milliseconds{1};
-        waiter->sleep(std::min<std::chrono::nanoseconds>({left, pause, lapse}), stop);
+        waiter->sleep(std::min<std::chrono::nanoseconds>({left, jittered(pause), lapse}), stop);
         pause = std::min(pause * 2, pause_max);
     }
 }
@@ -250,6 +258,7 @@ inline void look(const Call& call, Claimed& claimed) {
     terms.request_id = call.request_id;
     terms.lease = call.lease;
     terms.lease_left = claimed.reply.lease_left;
+    terms.max_hold = call.guard.options().max_hold;
     terms.sent = claimed.sent;
     terms.renewed = call.guard.options().heartbeat && !claimed.unprotected;
     terms.unprotected = claimed.unprotected;

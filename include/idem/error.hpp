@@ -36,7 +36,8 @@ enum class LostReason : std::uint8_t {
     finished,     ///< The record has been settled by somebody else.
     forgotten,    ///< The key was forgotten while the holder ran.
     gone,         ///< The store has no such record (evicted, wiped, or past its retention).
-    lapsed,       ///< The lease ended by the local clock before it could be renewed.
+    lapsed,       ///< The store could not be reached in time: the lease ended by the local clock.
+    max_hold,     ///< Held for as long as `max_hold` allows; it is not renewed any more.
     process,      ///< This process is a fork of the holder's; a claim does not cross fork.
 };
 
@@ -48,6 +49,7 @@ enum class LostReason : std::uint8_t {
         case LostReason::forgotten: return "forgotten";
         case LostReason::gone: return "gone";
         case LostReason::lapsed: return "lapsed";
+        case LostReason::max_hold: return "max_hold";
         case LostReason::process: return "process";
     }
     return "invalid";

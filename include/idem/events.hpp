@@ -42,6 +42,7 @@ enum class EventKind : std::uint8_t {
     resolved,           ///< A held key was settled.
     drained,            ///< `drain` has ended.
     duplicate_content,  ///< A key came with content that another key has had; see `ContentWatch`.
+    stale,              ///< A version that is not above what a `VersionGate` has applied.
 };
 
 [[nodiscard]] constexpr const char* to_string(EventKind kind) noexcept {
@@ -74,6 +75,7 @@ enum class EventKind : std::uint8_t {
         case EventKind::resolved: return "resolved";
         case EventKind::drained: return "drained";
         case EventKind::duplicate_content: return "duplicate_content";
+        case EventKind::stale: return "stale";
     }
     return "invalid";
 }

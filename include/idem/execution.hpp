@@ -46,6 +46,8 @@ public:
     /// True while the lease stands by the local clock. Ask right before a step that must not
     /// happen twice; once false it stays so, and another may be at work.
     [[nodiscard]] bool held() const noexcept { return claim_.held(); }
+    /// Why it is not held any more; `none` while nothing is known against it.
+    [[nodiscard]] LostReason lost() const noexcept { return claim_.lost(); }
     /// Stops when the lease is lost, or at the deadline of `drain`.
     [[nodiscard]] std::stop_token stop_token() const { return claim_.stop_token(); }
     /// Called once, by whichever thread learns of the loss: the heartbeat's, or one that is in
@@ -70,7 +72,7 @@ public:
 private:
     void write(const std::string* checkpoint) {
         const auto& terms = claim_.terms();
-        if (claim_.lost() != LostReason::none) throw lost(claim_.lost());
+        if (claim_.lost() != LostReason::none) throw lost_error(claim_.lost());
         RenewRequest request{.key = terms.key,
                              .owner = terms.owner,
                              .fence = terms.fence,
@@ -83,11 +85,11 @@ private:
         reply.trouble.raise();
         if (reply.lost) {
             claim_.lose(reply.reason);
-            throw lost(reply.reason);
+            throw lost_error(reply.reason);
         }
         claim_.extend(sent, reply.lease_left);
     }
-    [[nodiscard]] static LeaseLostError lost(LostReason reason) {
+    [[nodiscard]] static LeaseLostError lost_error(LostReason reason) {
         return {std::string("the claim was lost: ") + to_string(reason), reason};
     }
 

@@ -274,21 +274,15 @@ public:
     [[nodiscard]] Store& store() noexcept { return state_->store(); }
 
 private:
+    template <idem::store S>
+    friend class VersionGate;
     using State = detail::GuardStateOf<Store>;
 
     [[nodiscard]] static std::shared_ptr<State> make(const Store& store, GuardOptions options,
                                                      Component component) {
         detail::check(options);
-        if (options.heartbeat) check_lease_for(store, options.lease, "GuardOptions::lease");
+        if (options.heartbeat) detail::check_lease_for(store, options.lease, "GuardOptions::lease");
         return std::make_shared<State>(store, std::move(options), component);
-    }
-
-    /// Three requests at their slowest must fit into a lease, or no heartbeat could keep it.
-    static void check_lease_for(const Store& store, Duration lease, const char* name) {
-        if (time_allowed_by(store) > lease / 3)
-            throw UsageError(std::string(name) +
-                             " is too short for this store: one request may take more than a "
-                             "third of it, and the heartbeat could not keep the lease");
     }
 
     /// @throws what the trouble stands for, after it was told.
@@ -309,7 +303,7 @@ private:
         const GuardOptions& defaults = state_->options();
         detail::check(options, defaults.heartbeat);
         if (options.lease && defaults.heartbeat)
-            check_lease_for(state_->store(), *options.lease, "RunOptions::lease");
+            detail::check_lease_for(state_->store(), *options.lease, "RunOptions::lease");
         return {.guard = *state_,
                 .key = view(key),
                 .fingerprint = fingerprint,
@@ -324,6 +318,26 @@ private:
 
     std::shared_ptr<State> state_;
 };
+
+namespace detail {
+
+/// For components whose records are never finished: the claim, or the outcome that says who is at
+/// it. @throws SchemaError where somebody has finished it all the same; else as `claim`.
+template <store Store>
+[[nodiscard]] std::variant<Claim<void>, Outcome<void>> claim_unfinished(
+    IdempotencyGuard<Store>& guard, const Key& key, const RunOptions& options) {
+    try {
+        auto answer = guard.template claim<void>(key, {}, options);
+        const auto* const other = std::get_if<Outcome<void>>(&answer);
+        const bool busy = other != nullptr && (other->kind() == OutcomeKind::in_progress ||
+                                               other->kind() == OutcomeKind::cancelled);
+        if (other == nullptr || busy) return answer;
+    } catch (const CodecError&) {  // it has a result, too
+    }
+    throw SchemaError("the record under this key was not left by this kind of use");
+}
+
+}  // namespace detail
 
 }  // namespace idem::inline v0_1
 

@@ -57,6 +57,15 @@ namespace idem::inline v0_1::detail {
     return trouble.kind == Trouble::Kind::schema ? EventKind::schema_error : EventKind::store_error;
 }
 
+/// Three requests at their slowest must fit into a lease, or no heartbeat could keep it.
+template <store Store>
+void check_lease_for(const Store& store, Duration lease, const char* name) {
+    if (time_allowed_by(store) > lease / 3)
+        throw UsageError(std::string(name) +
+                         " is too short for this store: one request may take more than a third of "
+                         "it, and the heartbeat could not keep the lease");
+}
+
 /// Counts calls under way without a cache line that all threads write.
 class CallCounter {
 public:

@@ -112,6 +112,7 @@ inline LiveClaim::LiveClaim(GuardState& guard, const Terms& terms)
     : guard_(guard), terms_(terms), home_(&Heartbeat::instance()) {
     move_deadline(terms.sent, terms.lease_left);
     due_ = terms.sent + terms.lease / 3;
+    if (terms.max_hold > Duration::zero()) hold_end_ = terms.sent + terms.max_hold;
     watched_ = terms.renewed;
     if (terms.unprotected) lost_.store(LostReason::gone);
     home_->enter(*this);

@@ -78,6 +78,10 @@
 #include <idem/guard.hpp>
 #include <idem/coalesce.hpp>
 #include <idem/token.hpp>
+#include <idem/lease.hpp>
+#include <idem/fenced_file.hpp>
+#include <idem/version_rule.hpp>
+#include <idem/version_gate.hpp>
 #include <idem/any_front.hpp>
 #include <idem/any_store.hpp>
 

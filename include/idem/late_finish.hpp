@@ -7,6 +7,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -37,6 +38,7 @@ struct LateFinish {
     CodecId codec{};
     std::string result{};
     Failure failure{FailureClass::none, {}, {}};
+    std::optional<std::string> checkpoint{};
     std::string resource{};
     LocalInstant give_up{};
     LocalInstant next_try{};
@@ -103,6 +105,7 @@ inline LateFinish LateFinish::of(GuardState& guard, const FinishRequest& request
     out.result = request.result;
     out.failure = {request.failure, std::string(request.failure_code),
                    std::string(request.failure_message)};
+    if (request.checkpoint) out.checkpoint.emplace(*request.checkpoint);
     out.resource = request.resource.value_or("");
     out.give_up = LocalClock::now() + guard.options().record_retry;
     return out;
@@ -124,6 +127,7 @@ inline FinishRequest LateFinish::request() const {
     out.failure = failure.kind;
     out.failure_code = failure.code;
     out.failure_message = failure.message;
+    if (checkpoint) out.checkpoint = *checkpoint;
     if (!resource.empty()) out.resource = resource;
     return out;
 }

@@ -1,6 +1,7 @@
 #ifndef IDEM_LIVE_CLAIM_HPP
 #define IDEM_LIVE_CLAIM_HPP
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -34,6 +35,7 @@ public:
         std::string_view request_id{};  ///< For events.
         Duration lease{};
         Duration lease_left{};
+        Duration max_hold{};       ///< Of renewal, from `sent` on. 0: none.
         LocalInstant sent{};       ///< Before the request that won the lease left.
         bool renewed = true;       ///< The heartbeat renews it.
         bool unprotected = false;  ///< There is no claim: it is lost from the start.
@@ -56,7 +58,7 @@ public:
         if (inherited()) return false;
         if (lost_.load(std::memory_order_acquire) != LostReason::none) return false;
         if (LocalClock::now() < deadline()) return true;
-        lose(LostReason::lapsed);
+        lose(end_reason());
         return false;
     }
     [[nodiscard]] LostReason lost() const noexcept {
@@ -89,10 +91,18 @@ private:
 
     [[nodiscard]] std::stop_token token_of(std::stop_source Signals::*which);
     [[nodiscard]] bool wants_renewal() const noexcept {
-        return terms_.renewed && lost_.load() == LostReason::none;
+        return terms_.renewed && lost_.load() == LostReason::none && lease_end() < hold_end_;
+    }
+    /// Up to which it may count on its lease.
+    [[nodiscard]] LocalInstant lease_end() const noexcept {
+        return LocalInstant(LocalInstant::duration(deadline_.load()));
     }
     [[nodiscard]] LocalInstant deadline() const noexcept {
-        return LocalInstant(LocalInstant::duration(deadline_.load()));
+        return std::min(lease_end(), hold_end_);
+    }
+    /// Why it is lost once its deadline is over.
+    [[nodiscard]] LostReason end_reason() const noexcept {
+        return lease_end() < hold_end_ ? LostReason::lapsed : LostReason::max_hold;
     }
     void move_deadline(LocalInstant sent, Duration lease_left) noexcept;
     /// Marks it lost. True for the one who has to tell.
@@ -105,6 +115,7 @@ private:
     Terms terms_;
     MadeIn made_in_{};
     Heartbeat* home_;  ///< Of the shared object that made it, wherever it is asked later.
+    LocalInstant hold_end_ = LocalInstant::max();
     std::atomic<std::int64_t> deadline_{0};
     std::atomic<LostReason> lost_{LostReason::none};
 

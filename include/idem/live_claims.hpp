@@ -189,8 +189,8 @@ inline void LiveClaims::lapse(LocalInstant now, LocalInstant& next) {
                 next = std::min(next, c->deadline());
                 continue;
             }
-            losses.emplace_back(*c, LostReason::lapsed);
-            if (!c->mark_lost(LostReason::lapsed)) losses.pop_back();
+            losses.emplace_back(*c, c->end_reason());
+            if (!c->mark_lost(losses.back().reason)) losses.pop_back();
         }
     }
     for (Loss& loss : losses) loss.tell();
@@ -259,7 +259,7 @@ inline void LiveClaims::apply(const Renewal& renewal, LocalInstant sent, const R
         const auto now = LocalClock::now();
         auto reason = LostReason::none;
         if (now >= claim.deadline()) {
-            reason = LostReason::lapsed;
+            reason = claim.end_reason();
         } else if (reply.trouble) {
             claim.due_ = now + std::max<Duration>(lease / 12, std::chrono::milliseconds{1});
         } else if (reply.lost) {

@@ -87,6 +87,9 @@ struct GuardOptions {
     // --- what happens to work that goes wrong ---------------------------------------------------
     /// Renews the lease while the handler runs. Off: the handler must end within the lease.
     bool heartbeat = true;
+    /// How long a claim is kept by the heartbeat at most; then its holder is told, and the lease
+    /// runs out. A handler that hangs would else block its key for ever. 0: as long as it takes.
+    Duration max_hold{};
     Orphan orphan = Orphan::rerun;
     StoreDown store_down = StoreDown::refuse;
     std::uint16_t max_attempts = 0;  ///< 0: none. At the cap a release becomes a dead letter.
@@ -140,10 +143,21 @@ inline void check_wait(Duration wait, const char* name) {
         throw UsageError(std::string(name) + " must not be negative, and at most ten years");
 }
 
+inline void check_max_hold(Duration max_hold, Duration lease, const char* name,
+                           const char* lease_name) {
+    if (max_hold == Duration::zero()) return;
+    check_duration(max_hold, name);
+    if (max_hold < lease)
+        throw UsageError(std::string(name) + " is shorter than " + lease_name +
+                         ", which blocks the key for longer anyhow");
+}
+
 inline void check(const GuardOptions& options) {
     check_lease(options.lease, options.heartbeat, "GuardOptions::lease");
     check_duration(options.retention, "GuardOptions::retention");
     check_duration(options.held_retention, "GuardOptions::held_retention");
+    check_max_hold(options.max_hold, options.lease, "GuardOptions::max_hold",
+                   "GuardOptions::lease");
     check_duration(options.record_retry, "GuardOptions::record_retry");
     check_wait(options.wait, "GuardOptions::wait");
     if (options.orphan == Orphan::verify && !options.verify)

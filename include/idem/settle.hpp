@@ -239,7 +239,8 @@ struct Settled {
 /// Settles a claim whose handler failed: released, failed for good, or held, by its class.
 /// Never throws: the handler's own exception is on its way to the caller.
 inline Settled roll_back(const Call& call, LiveClaim& claim, const Execution* execution,
-                         const Failure& failure, bool counted = true) noexcept {
+                         const Failure& failure, bool counted = true,
+                         std::optional<std::string_view> checkpoint = {}) noexcept {
     if (claim.inherited()) return {UnrecordedReason::lost, LostReason::process, {}, {}};
     if (claim.terms().unprotected) {
         if (execution != nullptr)
@@ -254,6 +255,7 @@ inline Settled roll_back(const Call& call, LiveClaim& claim, const Execution* ex
                                                                   : FinishKind::release;
         FinishRequest request = finish_request(call, claim, kind);
         request.counted = counted;
+        request.checkpoint = checkpoint;
         request.failure = failure.kind;
         request.failure_code = failure.code;
         request.failure_message = failure.message;

@@ -3,7 +3,7 @@
 # tests to fail: tests/bugs/run.sh [--sample [N]] [--seed S] [--family F] [--list] [NAME...]
 #
 # A fault is a file words/NAME.txt, protocol/NAME.txt, memory/NAME.txt, guard/NAME.txt,
-# layers/NAME.txt, redis/NAME.txt or postgres/NAME.txt:
+# layers/NAME.txt, workers/NAME.txt, redis/NAME.txt or postgres/NAME.txt:
 #
 #   broken: what is wrong, in one line
 #   promise: what it breaks
@@ -31,7 +31,7 @@ jobs=${JOBS:-2}
 simulation=simulation/protocol.cpp
 # One operation less: seconds for each fault instead of minutes.
 export IDEM_SIMULATION_BOUND=${IDEM_SIMULATION_BOUND:--1}
-families=(words protocol memory guard layers)
+families=(words protocol memory guard layers workers)
 if [[ -f /usr/include/hiredis/hiredis.h ]]; then families+=(redis); fi
 if command -v pg_config >/dev/null; then families+=(postgres); fi
 

@@ -51,6 +51,7 @@ TEST_CASE("every option can be written by its name, in this order", "[options]")
         .wait = 4s,
         .result_bytes_max = 5,
         .heartbeat = false,
+        .max_hold = 5min,
         .orphan = idem::Orphan::verify,
         .store_down = idem::StoreDown::run_unprotected,
         .max_attempts = 6,
@@ -100,6 +101,7 @@ TEST_CASE("what is not written has the documented default", "[options]") {
     CHECK(options.wait == 0s);
     CHECK(options.result_bytes_max == 1U << 20U);
     CHECK(options.heartbeat);
+    CHECK(options.max_hold == 0s);
     CHECK(options.orphan == idem::Orphan::rerun);
     CHECK(options.store_down == idem::StoreDown::refuse);
     CHECK(options.max_attempts == 0);
@@ -131,6 +133,10 @@ TEST_CASE("a duration that cannot work is refused by its name", "[options]") {
     for (const Duration bad : {Duration{-1}, Duration::min(), idem::duration_max + 1us})
         CHECK(refusal_of({.wait = bad}).find("GuardOptions::wait") == 0);
     CHECK(refusal_of({.wait = idem::duration_max}).empty());
+    for (const Duration bad : not_positive_or_too_long)
+        CHECK((bad == 0s || refusal_of({.max_hold = bad}).find("GuardOptions::max_hold") == 0));
+    CHECK(refusal_of({.lease = 3s, .max_hold = 2999ms}).find("GuardOptions::max_hold") == 0);
+    CHECK(refusal_of({.lease = 3s, .max_hold = 3s}).empty());
 }
 
 TEST_CASE("a duration of one call that cannot work is refused before the store is asked",

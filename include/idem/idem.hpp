@@ -71,6 +71,7 @@
 #include <idem/heartbeat.hpp>
 #include <idem/execution.hpp>
 #include <idem/settle.hpp>
+#include <idem/retry.hpp>
 #include <idem/claiming.hpp>
 #include <idem/running.hpp>
 #include <idem/claim.hpp>
@@ -82,6 +83,8 @@
 #include <idem/fenced_file.hpp>
 #include <idem/version_rule.hpp>
 #include <idem/version_gate.hpp>
+#include <idem/inbox.hpp>
+#include <idem/dead_letters.hpp>
 #include <idem/any_front.hpp>
 #include <idem/any_store.hpp>
 

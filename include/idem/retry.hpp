@@ -60,7 +60,7 @@ inline void check(const RetryPolicy& policy) {
 
 /// The pause after the `attempt`-th try (from 1 on), before jitter. Never overflows, and never
 /// exceeds `longest` (a table its own entries).
-[[nodiscard]] inline Duration pause_after(const RetryPolicy& policy, std::uint32_t attempt) {
+[[nodiscard]] inline Duration computed_pause(const RetryPolicy& policy, std::uint32_t attempt) {
     const std::uint32_t before = std::max(attempt, 1U) - 1;
     if (!policy.table.empty())
         return policy.table[std::min<std::size_t>(before, policy.table.size() - 1)];
@@ -86,7 +86,7 @@ struct FailedTry {
                                                         std::uint64_t random) {
     if (failed.kind != FailureClass::retryable) return std::nullopt;
     if (policy.attempts != 0 && failed.attempt >= policy.attempts) return std::nullopt;
-    const Duration computed = pause_after(policy, failed.attempt);
+    const Duration computed = computed_pause(policy, failed.attempt);
     Duration least = computed;
     if (policy.jitter == Jitter::full) least = Duration::zero();
     if (policy.jitter == Jitter::half) least = computed / 2;

@@ -85,6 +85,7 @@
 #include <idem/version_gate.hpp>
 #include <idem/inbox.hpp>
 #include <idem/dead_letters.hpp>
+#include <idem/reaper.hpp>
 #include <idem/any_front.hpp>
 #include <idem/any_store.hpp>
 

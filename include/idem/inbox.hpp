@@ -83,9 +83,10 @@ struct InboxOutcome {
 
 /// Runs the handler of an at-least-once message once, and says what to tell its broker; it knows no
 /// broker itself. Attempts and crashes are counted in the record, across processes, so that a
-/// message that kills its consumers ends as a dead letter. Throws for misuse only: the handler's
-/// exceptions are part of the answer. Any thread may consume. What was handled is remembered as the
-/// store does; a consumer that dies between its effect and its record leaves the message to another
+/// message that kills its consumers ends as a dead letter. Throws nothing: exceptions of the
+/// handler and the store are part of the answer. Any thread may consume. What was handled is
+/// remembered as the store does; a consumer that dies between its effect and its record leaves the
+/// message to another
 /// (`orphan`).
 template <store Store>
 class Inbox {
@@ -100,12 +101,15 @@ public:
     }
 
     /// Handles a message: `void()` or `void(Execution&)`. The same id with another body is a dead
-    /// letter: one of the two is not what it says. @throws UsageError for an id that is no key.
+    /// letter: one of the two is not what it says. So is one without an id that can be a key;
+    /// there is no record of it.
     template <class Handler>
     requires(std::invocable<Handler, Execution&> || std::invocable<Handler>)
         [[nodiscard]] InboxOutcome consume(const Message& message, Handler&& handler) {
         const Key key = key_of(message.id, message.tenant);
         InboxOutcome out;
+        if (!KeyView(Component::message, key).valid())
+            return dead(std::move(out), "no_id", "its id is empty or longer than 255 bytes");
         try {
             const auto outcome =
                 guard_.run(key, Fingerprint::of_bytes(message.body), [&](Execution& execution) {
@@ -120,9 +124,6 @@ public:
             return answer(std::move(out), outcome);
         } catch (const abi::__forced_unwind&) {
             throw;  // the thread is being cancelled
-        } catch (const UsageError&) {
-            if (!out.handled) throw;
-            return failed(std::move(out));
         } catch (...) {
             return failed(std::move(out));
         }

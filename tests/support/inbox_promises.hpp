@@ -181,7 +181,12 @@ void without_its_store_nothing_is_handled(World& world) {
     CHECK(handled == 0);
     CHECK(inbox.consume({"down", "b"}, [&] { ++handled; }).action == idem::InboxAction::ack);
     CHECK(handled == 1);
-    CHECK_THROWS_AS(inbox.consume({"", "b"}, [] {}), idem::UsageError);
+    for (const auto& id : {std::string(), std::string(256, 'x')}) {
+        const auto nameless = inbox.consume({id, "b"}, [&] { ++handled; });
+        CHECK(nameless.action == idem::InboxAction::dead_letter);
+        CHECK(nameless.failure.code == "no_id");
+    }
+    CHECK(handled == 1);
 }
 
 template <class World>

@@ -85,9 +85,8 @@ struct InboxOutcome {
 /// broker itself. Attempts and crashes are counted in the record, across processes, so that a
 /// message that kills its consumers ends as a dead letter. Throws nothing: exceptions of the
 /// handler and the store are part of the answer. Any thread may consume. What was handled is
-/// remembered as the store does; a consumer that dies between its effect and its record leaves the
-/// message to another
-/// (`orphan`).
+/// remembered as the store does; one that dies between its effect and its record leaves the message
+/// to another (`InboxOptions::orphan`).
 template <store Store>
 class Inbox {
 public:

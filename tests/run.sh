@@ -23,7 +23,8 @@ case $which in
     *) die "unknown variant '$which'; one of plain, asan, tsan, clang, all" ;;
 esac
 
-packages=(g++ cmake ninja-build pkg-config catch2 libssl-dev nlohmann-json3-dev libprotobuf-dev)
+packages=(g++ cmake ninja-build pkg-config catch2 libssl-dev nlohmann-json3-dev libprotobuf-dev
+    librabbitmq-dev librdkafka-dev)
 if [[ ${variants[*]} =~ clang|asan ]]; then packages+=(clang); fi
 if [[ ${variants[*]} == *asan* ]]; then packages+=(libclang-rt-dev); fi
 # The server libraries and servers are wanted as soon as there is something to test with them.

@@ -53,5 +53,7 @@ END
 say "building and testing there"
 # The mounts are this process's own, and gone with it. A test types at a terminal.
 unshare --mount --propagation private bash -c '
-    mount -t proc proc "$1/proc" && mount -t devpts -o newinstance,ptmxmode=0666 devpts "$1/dev/pts" &&
-        ln -sf pts/ptmx "$1/dev/ptmx" && exec chroot "$1" /bin/bash /inside "${@:2}"' - "$system" "$@"
+    mount -t proc proc "$1/proc"
+    mount -t devpts -o newinstance,ptmxmode=0666 devpts "$1/dev/pts"
+    ln -sf pts/ptmx "$1/dev/ptmx"
+    exec chroot "$1" /bin/bash /inside "${@:2}"' - "$system" "$@"

@@ -23,14 +23,15 @@ have_everything() {
         command -v cmake >/dev/null && command -v ninja >/dev/null && command -v g++ >/dev/null
 }
 if ! have_everything; then
-    command -v apt-get >/dev/null || die "needs RabbitMQ, rabbitmq-c, Redis, hiredis, OpenSSL, cmake"
+    command -v apt-get >/dev/null ||
+        die "needs RabbitMQ, rabbitmq-c, Redis, hiredis, OpenSSL, cmake"
     as_root=()
     if [[ $EUID -ne 0 ]]; then as_root=(sudo); fi
     "${as_root[@]}" apt-get -q -o DPkg::Lock::Timeout=300 update
     # The broker that the package starts by itself is not ours.
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get -q -y \
-        -o DPkg::Lock::Timeout=300 install --no-install-recommends g++ cmake ninja-build pkg-config \
-        libssl-dev libhiredis-dev redis-server librabbitmq-dev rabbitmq-server </dev/null
+        -o DPkg::Lock::Timeout=300 install --no-install-recommends g++ cmake ninja-build \
+        pkg-config libssl-dev libhiredis-dev redis-server librabbitmq-dev rabbitmq-server </dev/null
 fi
 
 say "building the worker"
@@ -65,7 +66,8 @@ redis_port=$(free_port) amqp_port=$(free_port) dist_port=$(free_port) epmd_port=
 redis-server --port "$redis_port" --bind 127.0.0.1 --dir "$run/redis" --save '' --appendonly yes \
     --appendfsync always >"$run/redis.log" 2>&1 &
 pids+=($!)
-store="redis://127.0.0.1:$redis_port/?time_allowed_ms=900&command_timeout_ms=400&connect_timeout_ms=400"
+store="redis://127.0.0.1:$redis_port/?time_allowed_ms=900&command_timeout_ms=400"
+store+="&connect_timeout_ms=400"
 
 export ERL_EPMD_PORT=$epmd_port ERL_EPMD_ADDRESS=127.0.0.1 HOME=$run/rabbit
 epmd -port "$epmd_port" -address 127.0.0.1 >"$run/epmd.log" 2>&1 &
@@ -121,7 +123,9 @@ for ((tries = 0; quiet < 8; tries++)); do
     sleep 0.5
 done
 for pid in "${!at_work[@]}"; do kill -TERM "$pid"; done
-for pid in "${!at_work[@]}"; do wait "$pid" || die "a worker ended badly: $(tail -3 "$run/workers.log")"; done
+for pid in "${!at_work[@]}"; do
+    wait "$pid" || die "a worker ended badly: $(tail -3 "$run/workers.log")"
+done
 at_work=()
 
 # --- what has become of it ------------------------------------------------------------------------

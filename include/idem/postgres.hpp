@@ -19,8 +19,8 @@
 #include <idem/postgres/sql_settle.hpp>
 #include <idem/postgres/sql_table.hpp>
 #include <idem/postgres/schema.hpp>
-#include <idem/postgres/rows.hpp>
 #include <idem/postgres/requests.hpp>
+#include <idem/postgres/rows.hpp>
 #include <idem/postgres/state.hpp>
 #include <idem/postgres/purging.hpp>
 #include <idem/postgres/store.hpp>

@@ -38,7 +38,7 @@ class DeadLetters {
 public:
     /// Of messages by default; `Component::call` for what guards have run.
     explicit DeadLetters(const Store& store, Component component = Component::message)
-        : guard_(store, {}, component) {}
+        : guard_(store, {.heartbeat = false}, component) {}
 
     /// A page; one that is empty is not the last while `next` is not. A record that cannot be read
     /// is left out and is the page's `trouble`. @throws UnavailableError, UsageError.

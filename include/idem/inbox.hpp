@@ -93,7 +93,7 @@ public:
     /// Keeps a handle of the store. @throws UsageError for options that cannot work, or where lease
     /// and redelivery do not fit.
     explicit Inbox(const Store& store, InboxOptions options = {})
-        : guard_(store, guard_options(options), Component::message),
+        : guard_(store, guard_options(store, options), Component::message),
           group_(std::move(options.group)),
           retry_(std::move(options.retry)) {
         validate(KeyView(Component::message, group_, "id", {}));
@@ -136,8 +136,10 @@ public:
     [[nodiscard]] IdempotencyGuard<Store>& guard() noexcept { return guard_; }
 
 private:
-    [[nodiscard]] static GuardOptions guard_options(const InboxOptions& options) {
+    [[nodiscard]] static GuardOptions guard_options(const Store& store,
+                                                    const InboxOptions& options) {
         detail::check_lease(options.lease, options.heartbeat, "InboxOptions::lease");
+        if (options.heartbeat) detail::check_lease_for(store, options.lease, "InboxOptions::lease");
         detail::check_wait(options.redelivery, "InboxOptions::redelivery");
         detail::check(options.retry);
         if (options.redelivery > Duration::zero() && options.lease >= options.redelivery)

@@ -9,6 +9,7 @@
 #include "support/catch.hpp"
 #include "support/inbox_promises.hpp"
 #include "support/layered_world.hpp"
+#include "support/spy_store.hpp"
 
 namespace {
 
@@ -58,6 +59,12 @@ TEST_CASE("R43 a lease that outlasts the broker's patience is refused, and the o
     for (const idem::Duration redelivery : {idem::Duration(30s), idem::Duration(10s)}) {
         CHECK(fit(30s, redelivery).find("InboxOptions::lease") != std::string::npos);
         CHECK(fit(30s, redelivery).find("InboxOptions::redelivery") != std::string::npos);
+    }
+    try {  // three requests at their slowest would not fit into a lease
+        const idem::Inbox inbox(SpyStore({}, 11s));
+        CHECK(false);
+    } catch (const idem::UsageError& error) {
+        CHECK(std::string(error.what()).find("InboxOptions::lease") == 0);
     }
     CHECK(refused([](auto& o) { o.group = ""; }).find("scope") != std::string::npos);
     CHECK(refused([](auto& o) { o.retry.factor = 0.5; }).find("RetryPolicy::factor") !=

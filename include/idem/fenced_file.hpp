@@ -164,13 +164,18 @@ public:
     /// Replaces it by a file that another program has finished, on the same file system. Refused,
     /// that one stays where it is. Throws as the constructor.
     void publish(const std::filesystem::path& finished) {
-        {
+        try {
             detail::OpenFile file(finished, O_RDONLY);
             struct stat replaced {};
             if (::stat(path_.c_str(), &replaced) == 0 &&
                 ::fchmod(file.fd(), replaced.st_mode & 07777U) != 0)
                 detail::throw_file_error("set the mode of", finished);
             file.sync();
+        } catch (const std::filesystem::filesystem_error&) {
+            // A higher fence removes the drafts of the lower ones: then that is the reason.
+            detail::LockedFence seen(beside("fence"), patience_);
+            admit(seen);
+            throw;
         }
         {
             detail::LockedFence seen(beside("fence"), patience_);

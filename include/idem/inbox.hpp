@@ -2,6 +2,7 @@
 #define IDEM_INBOX_HPP
 
 #include <chrono>
+#include <concepts>
 #include <cstdint>
 #include <exception>
 #include <optional>
@@ -114,17 +115,13 @@ public:
                 guard_.run(key, Fingerprint::of_bytes(message.body), [&](Execution& execution) {
                     out.handled = true;
                     out.attempt = execution.attempt();
-                    if constexpr (std::invocable<Handler, Execution&>) {
-                        (void)handler(execution);
-                    } else {
-                        (void)handler();
-                    }
+                    return handle(handler, execution, out.error);
                 });
             return answer(std::move(out), outcome);
         } catch (const abi::__forced_unwind&) {
             throw;  // the thread is being cancelled
         } catch (...) {
-            return failed(std::move(out));
+            return refused(std::move(out));
         }
     }
 
@@ -136,6 +133,32 @@ public:
     [[nodiscard]] IdempotencyGuard<Store>& guard() noexcept { return guard_; }
 
 private:
+    /// As the guard settles it, and says whether it is on record: what was thrown is a value.
+    struct Result {
+        using value_type = void;
+        using error_type = Failure;
+        std::optional<Failure> failure{};
+        [[nodiscard]] bool has_value() const noexcept { return !failure; }
+        [[nodiscard]] const Failure& error() const { return *failure; }
+    };
+    template <class Handler>
+    [[nodiscard]] Result handle(Handler& handler, Execution& execution,
+                                std::exception_ptr& thrown) const {
+        try {
+            if constexpr (std::invocable<Handler&, Execution&>) {
+                (void)handler(execution);
+            } else {
+                (void)handler();
+            }
+            return {};
+        } catch (const abi::__forced_unwind&) {
+            throw;
+        } catch (...) {
+            thrown = std::current_exception();
+            return {detail::failure_of(guard_.options(), thrown)};
+        }
+    }
+
     [[nodiscard]] static GuardOptions guard_options(const Store& store,
                                                     const InboxOptions& options) {
         detail::check_lease(options.lease, options.heartbeat, "InboxOptions::lease");
@@ -166,13 +189,13 @@ private:
         using Kind = OutcomeKind;
         if (out.attempt == 0) out.attempt = outcome.attempt();
         out.failure = outcome.failure();
+        // Taken over meanwhile: what the other one makes of it is told when it comes again.
+        if (outcome.unrecorded_reason() == UnrecordedReason::lost) {
+            out.failure = {FailureClass::none, {}, {}};
+            return later(std::move(out), "lost", "taken over by another consumer");
+        }
         switch (outcome.kind()) {
             case Kind::executed:
-                // Taken over meanwhile: what the other one makes of it is told when it comes again.
-                if (outcome.unrecorded_reason() == UnrecordedReason::lost)
-                    return later(std::move(out), "lost", "taken over by another consumer");
-                out.action = InboxAction::ack;
-                return out;
             case Kind::replayed: out.action = InboxAction::ack; return out;
             case Kind::in_progress:
             case Kind::cancelled:
@@ -180,37 +203,30 @@ private:
                 return later(std::move(out), "in_progress", "another consumer is at it");
             case Kind::mismatch:
                 return dead(std::move(out), "mismatch", "its id has come with another body");
-            case Kind::failed: return dead(std::move(out), "failed", "it has failed for good");
+            case Kind::failed:
             case Kind::unknown:
-                return dead(std::move(out), "unknown", "nobody knows whether it has happened");
+                // Only what is on record is final.
+                if (out.failure.kind == FailureClass::retryable || !outcome.recorded())
+                    return later(std::move(out), "failed", {});
+                return dead(std::move(out), "failed", "it has failed for good");
             case Kind::absent:
             case Kind::expired: break;  // of tokens
         }
         return later(std::move(out), to_string(outcome.kind()), {});
     }
 
-    /// By what was thrown: by the handler, or by the store before it could run.
-    [[nodiscard]] InboxOutcome failed(InboxOutcome out) const {
+    /// Nothing is on record of it, and no handler has run, or its result could not be handed on.
+    [[nodiscard]] InboxOutcome refused(InboxOutcome out) const {
         out.error = std::current_exception();
-        if (!out.handled) {
-            try {
-                throw;
-            } catch (const SchemaError& error) {
-                return later(std::move(out), "schema", error.what());
-            } catch (const std::exception& error) {
-                return later(std::move(out), "unavailable", error.what());
-            } catch (...) {
-                return later(std::move(out), "unavailable", {});
-            }
+        try {
+            throw;
+        } catch (const SchemaError& error) {
+            return later(std::move(out), "schema", error.what());
+        } catch (const std::exception& error) {
+            return later(std::move(out), "unavailable", error.what());
+        } catch (...) {
+            return later(std::move(out), "unavailable", {});
         }
-        out.failure = detail::failure_of(guard_.options(), out.error);
-        if (out.failure.kind != FailureClass::retryable)
-            return dead(std::move(out), "failed", "it has failed for good");
-        if (retry_.attempts != 0 && out.attempt >= retry_.attempts) {
-            out.failure.kind = FailureClass::exhausted;
-            return dead(std::move(out), "exhausted", "its attempts are used up");
-        }
-        return later(std::move(out), "failed", {});
     }
 
     /// A cause that is known stays; these words stand where there is none.

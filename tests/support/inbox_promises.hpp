@@ -151,6 +151,33 @@ void what_cannot_work_is_a_dead_letter(World& world) {
     CHECK(inbox.guard().find(inbox.key_of("doubt"))->header.state == idem::State::unknown);
 }
 
+/// A consumer that was paused past its lease, and failed when it woke up, has no say: another one
+/// has the message, or has done it.
+template <class World>
+void who_has_lost_a_message_does_not_bury_it(World& world) {
+    auto inbox = inbox_of(world);
+    auto other = inbox_of(world);
+    const auto fail = [](int how) {
+        if (how == 0) throw idem::FinalError("bad", "it cannot work");
+        if (how == 1) throw idem::UnknownOutcomeError("the bank did not answer");
+        throw std::runtime_error("away");
+    };
+    for (int how = 0; how < 3; ++how) {
+        const std::string id = "lost " + std::to_string(how);
+        const auto out = inbox.consume({id, "b"}, [&] {
+            world.advance(message_lease);
+            CHECK(other.consume({id, "b"}, [] {}).action == idem::InboxAction::ack);
+            fail(how);
+        });
+        CHECK(out.action == idem::InboxAction::retry_later);
+        CHECK(out.handled);
+        CHECK(out.failure.kind == idem::FailureClass::retryable);
+        CHECK(out.failure.code == "lost");
+        CHECK(out.error != nullptr);
+        CHECK(inbox.consume({id, "b"}, [] {}).action == idem::InboxAction::ack);
+    }
+}
+
 template <class World>
 void what_kills_its_consumers_is_a_dead_letter(World& world) {
     auto inbox = inbox_of(world);
@@ -181,6 +208,12 @@ void without_its_store_nothing_is_handled(World& world) {
     CHECK(handled == 0);
     CHECK(inbox.consume({"down", "b"}, [&] { ++handled; }).action == idem::InboxAction::ack);
     CHECK(handled == 1);
+    // A failure that could not be recorded is told by the record, when the message comes again.
+    store.fail_call(2, Fault::refused);
+    const auto unrecorded =
+        inbox.consume({"down 2", "b"}, [] { throw idem::FinalError("bad", "it cannot work"); });
+    CHECK(unrecorded.action == idem::InboxAction::retry_later);
+    CHECK(unrecorded.failure.code == "bad");
     for (const auto& id : {std::string(), std::string(256, 'x')}) {
         const auto nameless = inbox.consume({id, "b"}, [&] { ++handled; });
         CHECK(nameless.action == idem::InboxAction::dead_letter);
@@ -293,6 +326,7 @@ void inboxes_keep_their_promises(World& world) {
     messages_in_progress_are_not_acknowledged(world);
     failures_are_tried_again_and_then_set_aside(world);
     what_cannot_work_is_a_dead_letter(world);
+    who_has_lost_a_message_does_not_bury_it(world);
     what_kills_its_consumers_is_a_dead_letter(world);
     dead_letters_are_listed_replayed_and_purged(world);
     without_its_store_nothing_is_handled(world);

@@ -71,6 +71,7 @@ TEST_CASE("what another program has finished is published, or stays where it is"
     FencedFile next(path, 2);
     CHECK_THROWS_AS(old.publish(folder / "mine"), idem::LeaseLostError);
     CHECK(content_of(folder / "mine") == "late");
+    CHECK_THROWS_AS(old.publish(old.draft()), idem::LeaseLostError);  // it is not there any more
     next.write("second");
     CHECK(fs::status(path).permissions() == fs::perms::owner_all);  // as it was
     CHECK_THROWS_AS(next.publish(folder / "nothing"), fs::filesystem_error);

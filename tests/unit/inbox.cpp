@@ -60,12 +60,8 @@ TEST_CASE("R43 a lease that outlasts the broker's patience is refused, and the o
         CHECK(fit(30s, redelivery).find("InboxOptions::lease") != std::string::npos);
         CHECK(fit(30s, redelivery).find("InboxOptions::redelivery") != std::string::npos);
     }
-    try {  // three requests at their slowest would not fit into a lease
-        const idem::Inbox inbox(SpyStore({}, 11s));
-        CHECK(false);
-    } catch (const idem::UsageError& error) {
-        CHECK(std::string(error.what()).find("InboxOptions::lease") == 0);
-    }
+    // Three requests at their slowest would not fit into a lease.
+    CHECK_THROWS_WITH(idem::Inbox(SpyStore({}, 11s)), Catch::StartsWith("InboxOptions::lease"));
     CHECK(refused([](auto& o) { o.group = ""; }).find("scope") != std::string::npos);
     CHECK(refused([](auto& o) { o.retry.factor = 0.5; }).find("RetryPolicy::factor") !=
           std::string::npos);

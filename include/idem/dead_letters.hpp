@@ -55,18 +55,15 @@ public:
 
     /// Lets the next delivery or call run again, with its attempts counted anew. False where it is
     /// not as it was seen any more: somebody else has been faster. One that has failed is forgotten
-    /// for that (its fence goes on rising); between the last look and the forgetting another may
-    /// replay it too, and then both deliveries run, one after the other. Hand the message to the
-    /// broker only after this has returned true. @throws UnavailableError, SchemaError, UsageError.
+    /// for that (its fence goes on rising). Hand the message to the broker only after this has
+    /// returned true. @throws UnavailableError, SchemaError, UsageError.
     bool replay(const RecordView& letter) {
         if (letter.component != guard_.component())
             throw UsageError("DeadLetters::replay: the record is of another component");
         if (letter.header.state == State::unknown)
             return guard_.resolve(letter.key, letter.header.fence, Resolution::rerun());
-        const auto now = guard_.find(letter.key);
-        const bool as_seen =
-            now && now->header.state == State::failed && now->header.fence == letter.header.fence;
-        return as_seen && guard_.forget(letter.key);
+        return letter.header.state == State::failed &&
+               guard_.forget(letter.key, letter.header.fence);
     }
 
     /// Throws away at most `limit` of those that the query names, and says how many; a delivery

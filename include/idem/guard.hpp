@@ -189,10 +189,12 @@ public:
     }
 
     /// Forgets a key at once, running or not; says whether there was one. A holder that still runs
-    /// is told that it lost; whatever it has done is done, and the next call runs again.
-    bool forget(const Key& key) {
-        const ForgetReply reply =
-            forget_one(state_->store(), {.key = view(key), .lease = state_->options().lease});
+    /// is told that it lost; whatever it has done is done, and the next call runs again. With a
+    /// fence that was seen: only while nobody has claimed it since.
+    bool forget(const Key& key, Fence seen_fence = 0) {
+        const ForgetReply reply = forget_one(
+            state_->store(),
+            {.key = view(key), .lease = state_->options().lease, .seen_fence = seen_fence});
         raise(reply.trouble, view(key));
         detail::Heartbeat::instance().hub().notify(detail::wait_hash(view(key)));
         if (reply.existed) state_->tell(EventKind::forgotten, view(key));

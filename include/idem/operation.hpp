@@ -206,7 +206,8 @@ struct FindReply {
 
 struct ForgetRequest {
     KeyView key{};
-    Duration lease{};  ///< How long a late holder may still knock; at least a minute is kept.
+    Duration lease{};      ///< How long a late holder may still knock; at least a minute is kept.
+    Fence seen_fence = 0;  ///< Only while the record has this one; 0: whatever it has.
 };
 
 struct ForgetReply {

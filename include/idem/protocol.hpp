@@ -453,14 +453,17 @@ struct SettleAnswer {
     return stands(found, now) && found->state != State::forgotten;
 }
 
-/// Unconditional. What stays is a tombstone with fence and last owner: a late holder is lost, its
+/// In any state. What stays is a tombstone with fence and last owner: a late holder is lost, its
 /// delayed claim stale, and the next fence still grows.
 [[nodiscard]] inline SettleAnswer forget(const RecordHeader* found, const ForgetRequest& request,
                                          Instant now) noexcept {
     SettleAnswer answer;
     RecordHeader& record = answer.record;
-    if (stands(found, now)) record.fence = found->fence;
-    if (!visible(found, now)) return answer;
+    if (!stands(found, now)) return answer;
+    const bool seen = request.seen_fence == 0 || request.seen_fence == found->fence;
+    if (found->state != State::forgotten && !seen) return answer;
+    record.fence = found->fence;
+    if (found->state == State::forgotten) return answer;
     record.state = State::forgotten;
     record.owner = found->owner;
     record.created = found->created;

@@ -89,13 +89,13 @@ public:
                                                 ? duration_max
                                                 : usual * options_.patience);
         ReaperReport report;
-        Waiting still;
         std::size_t settled = 0;
+        ++pass_;
         each_page(State::running, true, [&](const ListPage& page) {
             if (page.trouble) ++report.unreadable;
             std::vector<const RecordView*> due;
             for (const RecordView& record : page.records) {
-                if (is_due(record, patience, now, still)) {
+                if (is_due(record, patience, now)) {
                     due.push_back(&record);
                 } else {
                     ++report.waiting;
@@ -110,17 +110,19 @@ public:
             return settled < limit;
         });
         // What was not looked at for the limit's sake goes on waiting from when it was seen first.
-        if (settled >= limit) still.merge(waiting_);
-        waiting_ = std::move(still);
+        if (settled < limit)
+            std::erase_if(waiting_, [this](const auto& one) { return one.second.pass != pass_; });
         return report;
     }
 
 private:
+    /// One lapse of one holder: who renews after it has not lapsed so long.
     struct Since {
         Fence fence = 0;
+        Instant lease_end{};
         LocalInstant seen{};
+        std::uint64_t pass = 0;  ///< The last one that looked at it.
     };
-    using Waiting = std::map<std::pair<std::string, std::string>, Since>;
 
     template <class Use>
     void each_page(State state, std::optional<bool> lapsed, Use&& use) {
@@ -140,17 +142,13 @@ private:
 
     /// When it was seen lapsed first, its lease had ended: so long after its start, at the least.
     /// The store's clock is never asked for, and never compared with this machine's.
-    [[nodiscard]] bool is_due(const RecordView& record, Duration patience, LocalInstant now,
-                              Waiting& still) const {
-        const auto lasted = record.header.lease_end - record.header.started;
-        const std::pair name{record.key.tenant, record.key.id};
-        Since since{record.header.fence, now};
-        const auto known = waiting_.find(name);
-        if (known != waiting_.end() && known->second.fence == since.fence)
-            since.seen = known->second.seen;
-        if (lasted + (now - since.seen) >= patience) return true;
-        still.emplace(name, since);
-        return false;
+    [[nodiscard]] bool is_due(const RecordView& record, Duration patience, LocalInstant now) {
+        const RecordHeader& header = record.header;
+        Since& since = waiting_[{record.key.tenant, record.key.id}];
+        if (since.pass == 0 || since.fence != header.fence || since.lease_end != header.lease_end)
+            since = {header.fence, header.lease_end, now};
+        since.pass = pass_;
+        return (header.lease_end - header.started) + (now - since.seen) >= patience;
     }
 
     /// How many have been settled.
@@ -184,7 +182,8 @@ private:
     std::string scope_;
     ReaperOptions options_;
     std::mutex mutex_{};
-    Waiting waiting_{};
+    std::map<std::pair<std::string, std::string>, Since> waiting_{};  ///< By tenant and id.
+    std::uint64_t pass_ = 0;
 };
 
 }  // namespace idem::inline v0_1

@@ -144,6 +144,27 @@ void the_usual_time_is_waited_for(World& world) {
 }
 
 template <class World>
+void who_renews_after_a_lapse_has_not_waited(World& world) {
+    using namespace std::chrono_literals;
+    const ReaperStage stage(world, "late renewal");
+    auto reaper = stage.reaper({.patience_min = 60min});
+    const idem::Key key = stage.key("slow");
+    (void)stage.claim("slow", 10min);
+    world.advance(10min);
+    const auto seen = idem::LocalClock::now();
+    CHECK(reaper.pass(10, seen).waiting == 1);
+    const auto header = stage.header("slow");
+    CHECK_FALSE(idem::renew_one(world.store(),
+                                {{idem::Component::call, key}, header.owner, header.fence, 10min})
+                    .lost);
+    CHECK(reaper.pass(10, seen + 20min).waiting == 0);
+    world.advance(10min);  // 20 minutes in all, whatever was waited for before
+    CHECK(reaper.pass(10, seen + 55min).waiting == 1);
+    CHECK(reaper.pass(10, seen + 90min).waiting == 1);
+    CHECK(reaper.pass(10, seen + 95min).released == 1);
+}
+
+template <class World>
 void what_is_left_starves_nobody(World& world) {
     using namespace std::chrono_literals;
     const ReaperStage stage(world, "many");
@@ -182,6 +203,7 @@ void reapers_keep_their_promises(World& world) {
     only_what_has_lapsed_is_reaped(world);
     each_is_settled_by_its_policy(world);
     the_usual_time_is_waited_for(world);
+    who_renews_after_a_lapse_has_not_waited(world);
     what_is_left_starves_nobody(world);
     several_reapers_settle_each_once(world);
 }

@@ -157,11 +157,8 @@ TEST_CASE("a store that hangs does not keep the loss from being told", "[heartbe
     Stage stage;
     auto on_wire = std::make_shared<Gate>();
     auto answer = std::make_shared<Gate>();
-    SpyGuard guard = stage.guard({.lease = 150ms});
+    SpyGuard guard = stage.guard({.lease = 2s});  // a machine that stands still for a third of it
     auto told = std::make_shared<Told>();
-    auto claim = claimed<int>(guard.claim<int>(key(), {}));
-    const auto stop = claim.stop_token();
-    claim.execution().on_lost([told](LostReason why) { (*told)(why); });
     const std::shared_ptr<void> whatever_comes(nullptr, [=](void*) { answer->open(); });
     stage.store.on_renew([=](auto) {
         on_wire->open();
@@ -169,6 +166,9 @@ TEST_CASE("a store that hangs does not keep the loss from being told", "[heartbe
         }
         return Way::pass;
     });
+    auto claim = claimed<int>(guard.claim<int>(key(), {}));
+    const auto stop = claim.stop_token();
+    claim.execution().on_lost([told](LostReason why) { (*told)(why); });
     REQUIRE(on_wire->wait());
     CHECK(eventually([&] { return told->count == 1; }));  // and the request is still on the wire
     CHECK(told->reason == LostReason::lapsed);

@@ -153,6 +153,7 @@ inline void add_fields(const Items<ReapRequest>& items, Params& p) {
 
 inline void add_fields(const Items<ForgetRequest>& items, Params& p) {
     items.add(p, Type::int8, [](const ForgetRequest& r) { return detail::micros(r.lease); });
+    items.add(p, Type::int8, [](const ForgetRequest& r) { return detail::fence(r.seen_fence); });
 }
 
 }  // namespace idem::inline v0_1::postgres

@@ -132,7 +132,7 @@ inline constexpr const char* reap_parts = R"sql(
 
 // --- forget -------------------------------------------------------------------------------------
 
-inline constexpr Field forget_in[] = {{"lease", Type::int8}};
+inline constexpr Field forget_in[] = {{"lease", Type::int8}, {"seen_fence", Type::int8}};
 
 inline constexpr Field forget_out[] = {
     {"done", Type::boolean}, {"state", Type::int2}, {"fence", Type::int8}};
@@ -141,9 +141,9 @@ inline constexpr const char* forget_declare = R"sql(
   v_created bigint;
 )sql";
 
-/// Unconditional. What stays is a tombstone with fence and last owner.
+/// In any state. What stays is a tombstone with fence and last owner.
 inline constexpr const char* forget_decide = R"sql(
-    o_done := v_stands AND r.state <> 7;
+    o_done := v_stands AND r.state <> 7 AND q_seen_fence IN (0, r.fence);
     IF o_done THEN
       v_created := r.created;
       {fresh}
@@ -158,7 +158,7 @@ inline constexpr const char* forget_decide = R"sql(
 inline constexpr const char* forget_reply = R"sql(
   IF o_trouble IS NULL THEN
     o_state := 7;
-    o_fence := CASE WHEN v_stands THEN r.fence ELSE 0 END;
+    o_fence := CASE WHEN v_stands AND r.state = 7 THEN r.fence ELSE 0 END;
   END IF;)sql";
 
 }  // namespace detail

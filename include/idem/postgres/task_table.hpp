@@ -65,8 +65,8 @@ template <class State>
 struct ReapedTasks {
     std::vector<Task<State>> given_back{};
     std::vector<Task<State>> given_up{};  ///< Too many workers have vanished over them.
-    /// The table would not take the step (a constraint of yours, a trigger), and why. Their leases
-    /// were prolonged: they do not stand in the way of the others.
+    /// The table would not take the step (a constraint of yours, a trigger), and why. They stay as
+    /// they are and are tried again by each pass, without holding up the others.
     std::vector<std::pair<std::string, std::string>> parked{};
 };
 
@@ -104,7 +104,8 @@ public:
     }
 
     /// Takes a task from `from` to `to` and holds it there: attempt + 1, a new fence, a lease. Of
-    /// all that try at once one has it. Where the answer is lost nobody has, until `reap`.
+    /// all that try at once one has it. Where the answer is lost nobody has, until `reap`. `from`
+    /// is a state in which tasks wait: one that is held there is taken from its holder.
     /// @throws UsageError for a step that the machine has not; UnavailableError; SchemaError for a
     /// table without the columns; ConflictError: roll your transaction back and try it again.
     [[nodiscard]] MoveOutcome<State> begin(PGconn* connection, const std::string& id, State from,
@@ -116,7 +117,7 @@ public:
                        "UPDATE {table} t SET idem_state = $2, idem_attempt = idem_attempt + 1,"
                        " idem_fence = greatest(idem_fence + 1, {now}), idem_started = {now},"
                        " idem_finished = 0, idem_lease_end = {now} + $4"
-                       " WHERE {id} AND idem_state = $3 RETURNING {columns}");
+                       " WHERE {key} = {id} AND idem_state = $3 RETURNING {columns}");
     }
 
     /// Takes a task that is held a step further; a terminal state ends it. The same again answers
@@ -130,7 +131,7 @@ public:
                                                        : "idem_finished = 0";
         auto out = outcome(connection, task.id, p,
                            "UPDATE {table} t SET idem_state = $2, " + ends +
-                               " WHERE {id} AND idem_state = $3 AND idem_fence = $4"
+                               " WHERE {key} = {id} AND idem_state = $3 AND idem_fence = $4"
                                " RETURNING {columns}");
         if (out.kind == MoveKind::lost && out.task.fence == task.fence && out.task.state == to)
             out.kind = MoveKind::moved;
@@ -143,16 +144,17 @@ public:
         postgres::Params p = params(task.id, {Machine::name(task.state)});
         p.add(postgres::Type::int8, postgres::Value::number(static_cast<std::int64_t>(task.fence)));
         p.add(postgres::Type::int8, postgres::Value::number(std::int64_t{options_.lease.count()}));
-        return outcome(connection, task.id, p,
-                       "UPDATE {table} t SET idem_lease_end = greatest(idem_lease_end, {now} + $4)"
-                       " WHERE {id} AND idem_state = $2 AND idem_fence = $3 AND idem_lease_end > 0"
-                       " RETURNING {columns}");
+        return outcome(
+            connection, task.id, p,
+            "UPDATE {table} t SET idem_lease_end = greatest(idem_lease_end, {now} + $4)"
+            " WHERE {key} = {id} AND idem_state = $2 AND idem_fence = $3 AND idem_lease_end > 0"
+            " RETURNING {columns}");
     }
 
     /// How a task stands. Throws as `begin`.
     [[nodiscard]] std::optional<Task<State>> find(PGconn* connection, const std::string& id) const {
         const auto answer =
-            ask(connection, "SELECT {columns} FROM {table} t WHERE {id}", params(id, {}));
+            ask(connection, "SELECT {columns} FROM {table} t WHERE {key} = {id}", params(id, {}));
         if (answer.result.rows() == 0) return std::nullopt;
         return read(answer.result, 0);
     }
@@ -175,19 +177,26 @@ public:
 
     /// Gives back, to `back`, what is held in `running` though its lease has ended and its time is
     /// over (`TaskTableOptions::patience`); to `dead` where too many workers have vanished over it.
-    /// One that is renewed is left alone. At most `limit` tasks, the longest lapsed first, each in
-    /// a transaction of its own, so that one that cannot be moved holds up no other; several
-    /// reapers at once take each task once. Begins and ends on an idle connection. @throws
-    /// UsageError where it is not idle, or for a step that the machine has not; else as `begin`.
+    /// One that is renewed is left alone, one that is locked to the next pass. Moves at most
+    /// `limit` tasks, the longest lapsed first, each in a transaction of its own, so that one that
+    /// cannot be moved holds up no other; several reapers at once take each task once. Each move
+    /// raises the fence. Begins and ends on an idle connection. @throws UsageError where it is not
+    /// idle, or for a step that the machine has not; else as `begin`.
     ReapedTasks<State> reap(PGconn* connection, State running, State back, State dead,
                             std::size_t limit = 100) const {
         step(running, back);
         step(running, dead);
         if (PQtransactionStatus(connection) != PQTRANS_IDLE)
             throw UsageError("TaskTable::reap: the connection is in a transaction");
+        const Duration patience = patience_now(connection);
         ReapedTasks<State> out;
-        for (const auto& task : lapsed(connection, running, limit))
-            reap_one(connection, task, back, dead, out);
+        const auto left = [&] { return limit - out.given_back.size() - out.given_up.size(); };
+        for (Lapsed page; left() > 0;) {
+            const std::size_t asked = std::min<std::size_t>(left(), 1000);
+            page = lapsed(connection, running, patience, asked, page);
+            for (const auto& task : page.tasks) reap_one(connection, task, back, dead, out);
+            if (page.tasks.size() < asked) break;
+        }
         return out;
     }
 
@@ -215,11 +224,11 @@ private:
         return p;
     }
     [[nodiscard]] std::string filled(std::string text) const {
-        return names_.fill(std::move(text),
-                           {{"{id}", "t." + id_ + " = $1::text::" + options_.id_type},
-                            {"{columns}", "t." + id_ +
-                                              "::text, t.idem_state, t.idem_fence,"
-                                              " t.idem_attempt, t.idem_crashes"}});
+        return names_.fill(std::move(text), {{"{key}", "t." + id_},
+                                             {"{id}", "$1::text::" + options_.id_type},
+                                             {"{columns}", "t." + id_ +
+                                                               "::text, t.idem_state, t.idem_fence,"
+                                                               " t.idem_attempt, t.idem_crashes"}});
     }
     /// @throws where the server did not do it.
     [[nodiscard]] postgres::Answer ask(PGconn* connection, const std::string& text,
@@ -263,25 +272,40 @@ private:
         return {MoveKind::lost, *now};
     }
 
-    [[nodiscard]] std::vector<Task<State>> lapsed(PGconn* connection, State running,
-                                                  std::size_t limit) const {
+    [[nodiscard]] Duration patience_now(PGconn* connection) const {
         const auto usual = p99(connection).value_or(Duration::zero());
         const Duration most = std::chrono::hours{24 * 3650};
-        const auto patience = std::max(
-            options_.patience_min,
-            usual > most / std::max(options_.patience, 1U) ? most : usual * options_.patience);
+        return std::max(options_.patience_min, usual > most / std::max(options_.patience, 1U)
+                                                   ? most
+                                                   : usual * options_.patience);
+    }
+    /// A page of what has lapsed, by the end of its lease.
+    struct Lapsed {
+        std::vector<Task<State>> tasks{};
+        std::int64_t last_end = -1;
+    };
+    [[nodiscard]] Lapsed lapsed(PGconn* connection, State running, Duration patience,
+                                std::size_t limit, const Lapsed& before) const {
         postgres::Params p;
+        p.add(postgres::Type::text, before.tasks.empty()
+                                        ? postgres::Value::null()
+                                        : postgres::Value::bytes(before.tasks.back().id));
         p.add(postgres::Type::text, postgres::Value::bytes(Machine::name(running)));
-        p.add(postgres::Type::int8, postgres::Value::number(std::int64_t{patience.count()}));
-        p.add(postgres::Type::int8, postgres::Value::number(static_cast<std::int64_t>(limit)));
-        const auto answer = ask(connection,
-                                "SELECT {columns} FROM {table} t WHERE t.idem_state = $1"
-                                " AND t.idem_lease_end <= {now} AND t.idem_started + $2 <= {now}"
-                                " ORDER BY t.idem_lease_end LIMIT $3",
-                                p);
-        std::vector<Task<State>> out;
-        for (int row = 0; row < answer.result.rows(); ++row)
-            out.push_back(read(answer.result, row));
+        for (const std::int64_t number :
+             {std::int64_t{patience.count()}, static_cast<std::int64_t>(limit), before.last_end})
+            p.add(postgres::Type::int8, postgres::Value::number(number));
+        const auto answer =
+            ask(connection,
+                "SELECT {columns}, t.idem_lease_end FROM {table} t WHERE t.idem_state = $2"
+                " AND t.idem_lease_end <= {now} AND t.idem_started + $3 <= {now}"
+                " AND (t.idem_lease_end > $5 OR t.idem_lease_end = $5 AND {key} > {id})"
+                " ORDER BY t.idem_lease_end, {key} LIMIT $4",
+                p);
+        Lapsed out;
+        for (int row = 0; row < answer.result.rows(); ++row) {
+            out.tasks.push_back(read(answer.result, row));
+            out.last_end = answer.result.template number<std::int64_t>(row, 5).value_or(0);
+        }
         return out;
     }
     void reap_one(PGconn* connection, const Task<State>& task, State back, State dead,
@@ -294,9 +318,12 @@ private:
         // Looks again at fence and lease: it may have been renewed, or reaped by another.
         const auto answer =
             try_to(connection,
-                   "UPDATE {table} t SET idem_state = $2, idem_crashes = idem_crashes + 1,"
-                   " idem_lease_end = 0"
-                   " WHERE {id} AND idem_state = $3 AND idem_fence = $4 AND idem_lease_end <= {now}"
+                   "WITH free AS MATERIALIZED"
+                   " (SELECT 1 FROM {table} t WHERE {key} = {id} FOR UPDATE SKIP LOCKED)"
+                   " UPDATE {table} t SET idem_state = $2, idem_crashes = idem_crashes + 1,"
+                   " idem_fence = greatest(idem_fence + 1, {now}), idem_lease_end = 0"
+                   " WHERE {key} = {id} AND idem_state = $3 AND idem_fence = $4"
+                   " AND idem_lease_end <= {now} AND (SELECT count(*) FROM free) > 0"
                    " RETURNING {columns}",
                    p);
         if (!answer.fault) {
@@ -304,17 +331,15 @@ private:
                 (give_up ? out.given_up : out.given_back).push_back(read(answer.result, 0));
             return;
         }
-        const std::string_view code = answer.fault->code;
-        if (!code.starts_with("23") && !code.starts_with("P0")) raise(*answer.fault);
+        if (answer.fault->code.starts_with("40")) return;  // in another's way: the next pass
+        if (of_the_server(*answer.fault)) raise(*answer.fault);
         out.parked.emplace_back(task.id, answer.fault->message);
-        postgres::Params longer = params(task.id, {});
-        longer.add(postgres::Type::int8, fence);
-        longer.add(postgres::Type::int8,
-                   postgres::Value::number(std::int64_t{options_.lease.count()}));
-        (void)ask(connection,
-                  "UPDATE {table} t SET idem_lease_end = {now} + $3"
-                  " WHERE {id} AND idem_fence = $2 AND idem_lease_end <= {now}",
-                  longer);
+    }
+    /// What stands in the way of every task, not of one. PostgreSQL manual, appendix A.
+    [[nodiscard]] static bool of_the_server(const postgres::Fault& fault) {
+        for (const char* with : {"08", "25", "53", "57P", "58", "XX"})
+            if (fault.code.starts_with(with)) return true;
+        return fault.code.empty();
     }
 
     TaskTableOptions options_;

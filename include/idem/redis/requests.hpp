@@ -171,7 +171,7 @@ inline void pack(const ReapRequest& r, Call& call) {
 
 inline void pack(const ForgetRequest& r, Call& call) {
     call.operation = Operation::forget;
-    detail::Packer(call.packed).duration(r.lease);
+    detail::Packer(call.packed).fence(r.seen_fence).duration(r.lease);
 }
 
 /// Whether the same again, after its answer was lost, answers as the first did.

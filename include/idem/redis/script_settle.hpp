@@ -70,9 +70,11 @@ return 8 + state
 
 /// `protocol::forget`. Answers 1 where there was one, and the tombstone's fence (7 bytes).
 inline constexpr std::string_view forget = R"lua(
-local kept = math.max(unpack('<I7', A), 60000000)
+local seen, kept = unpack('<I7I7', A)
+kept = math.max(kept, 60000000)
 if not stands then return struct.pack('<BI7', 0, 0) end
 if state == 7 then return struct.pack('<BI7', 0, fence) end
+if seen ~= 0 and seen ~= fence then return struct.pack('<BI7', 0, 0) end
 if state == 2 and lease_end - now > kept then kept = lease_end - now end
 local since = created
 @fresh

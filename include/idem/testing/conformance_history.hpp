@@ -201,7 +201,8 @@ public:
         return {key(index), seen(index, draw), draw.of(retentions), 2 * draw.of(retentions)};
     }
     [[nodiscard]] ForgetRequest forget(std::size_t index, Draw& draw) {
-        return {key(index), draw.of(lives)};
+        const Duration lease = draw.of(lives);
+        return {key(index), lease, draw.below(3) == 0 ? seen(index, draw) : 0};
     }
 
     [[nodiscard]] static Duration jump(Draw& draw) {

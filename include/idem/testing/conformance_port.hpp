@@ -274,11 +274,28 @@ void forget_leaves_a_tombstone(B& b) {
     b.acquire(b.key(), 2);
     for (const auto kind : all_finishes) {
         b.settle(b.key(to_string(kind)), 1, kind);
-        expect(b.forget(b.key(to_string(kind))), "forget is unconditional");
+        expect(b.forget(b.key(to_string(kind))), "forget asks for no state");
     }
     b.settle(b.key("expired"), 1, FinishKind::complete);
     b.advance(B::retention + b.slack());
     expect(!b.forget(b.key("expired")), "there is nothing past retention");
+}
+
+template <class B>
+void forget_looks_at_the_fence(B& b) {
+    const auto forget = [&](Fence seen) {
+        return b.send(ForgetRequest{b.view(b.key()), B::lease, seen});
+    };
+    const Fence first = b.settle(b.key(), 1, FinishKind::fail);
+    expect(!forget(first + 1).existed, "forgotten by a fence that it has not");
+    expect_equal(forget(first + 1).fence, 0U, "the fence of a tombstone that is none");
+    expect(forget(first).existed, "not forgotten by its fence");
+    expect(!forget(first).existed, "forgotten twice");
+    const Fence second = b.acquire(b.key(), 2);
+    expect(!forget(first).existed, "the fence of an earlier holder forgets the next one");
+    expect(!b.finish(b.key(), 2, second, FinishKind::complete).lost, "the holder is lost");
+    expect(!forget(first).existed, "the fence of an earlier holder forgets a result");
+    expect_equal(b.claim(b.key(), 3).kind, ClaimKind::completed, "the result is kept");
 }
 
 /// Above the minimum a tombstone lasts as long as the longer lease: of the holder or of forget.
@@ -466,6 +483,8 @@ template <world World>
         {8, "find: the stored state, and nothing past retention", find_shows_what_stands<B>},
         {6, "keys of two components, tenants or scopes never meet", components_never_meet<B>},
         {7, "forget: unconditional, and leaves a tombstone", forget_leaves_a_tombstone<B>},
+        {7, "forget: by a fence that was seen, only the record that has it",
+         forget_looks_at_the_fence<B>},
         {7, "forget: the tombstone outlasts the lease", forget_outlasts_the_lease<B>},
         {11, "list: pages and filters, each key once", list_pages_and_filters<B>},
         {11, "list: compares whole scopes and tenants", list_compares_whole_names<B>},

@@ -2,7 +2,7 @@
 # The test command: tests/run.sh [plain|asan|tsan|clang|all [CTEST ARGUMENT...]]
 #
 #   plain  g++, optimised (the default)      asan  clang++, AddressSanitizer and UBSan
-#   clang  clang++                           tsan  g++, ThreadSanitizer
+#   clang  clang++                           tsan  clang++, ThreadSanitizer
 #
 # Installs the Debian packages that are missing (as root or with sudo), then configures, builds and
 # tests in build/<variant>, and writes nowhere else. JOBS=<n> sets how many at once. What else is
@@ -25,8 +25,8 @@ esac
 
 packages=(g++ cmake ninja-build pkg-config catch2 libssl-dev nlohmann-json3-dev libprotobuf-dev
     librabbitmq-dev librdkafka-dev)
-if [[ ${variants[*]} =~ clang|asan ]]; then packages+=(clang); fi
-if [[ ${variants[*]} == *asan* ]]; then packages+=(libclang-rt-dev); fi
+if [[ ${variants[*]} =~ clang|asan|tsan ]]; then packages+=(clang); fi
+if [[ ${variants[*]} =~ asan|tsan ]]; then packages+=(libclang-rt-dev); fi
 # The server libraries and servers are wanted as soon as there is something to test with them.
 if [[ -d $root/include/idem/redis ]]; then packages+=(libhiredis-dev redis-server openssl); fi
 if [[ -d $root/include/idem/postgres ]]; then packages+=(libpq-dev postgresql pgbouncer openssl); fi
@@ -62,11 +62,10 @@ install_missing_packages() {
 configure() {
     local variant=$1 compiler=g++ optimise=-O1 sanitize=''
     case $variant in
-        # Here for what it has to say about the source: quickly built.
+        # g++ takes twice as long to build these, and -O1 twice as long again.
         clang) compiler=clang++ optimise=-O0 ;;
-        # g++ takes twice as long to build this, and -O1 twice as long again.
         asan) compiler=clang++ optimise=-O0 sanitize=address,undefined ;;
-        tsan) sanitize=thread ;;
+        tsan) compiler=clang++ optimise=-O0 sanitize=thread ;;
     esac
     local options=(-DCMAKE_CXX_COMPILER="$compiler" -DIDEM_SANITIZE="$sanitize"
         # A library that was not found must stop the test, not leave a part of it out.
@@ -90,7 +89,7 @@ configure() {
     cmake -S "$root" -B "$root/build/$variant" "${options[@]}" ${CMAKE_OPTIONS:-}
 }
 
-# ThreadSanitizer of g++ 12 cannot start where the kernel spreads addresses wider than 28 bits.
+# ThreadSanitizer cannot start where the kernel spreads addresses wider than 28 bits.
 without_address_spread() {
     local bits=0
     [[ -r /proc/sys/vm/mmap_rnd_bits ]] && bits=$(cat /proc/sys/vm/mmap_rnd_bits)

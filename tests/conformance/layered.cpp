@@ -7,7 +7,7 @@
 #include "support/held_to_promises.hpp"
 #include "support/layered_world.hpp"
 
-namespace {
+namespace layered_test {
 
 using idem_test::CachedWorld;
 using idem_test::CombiningWorld;
@@ -60,4 +60,4 @@ TEST_CASE("conformance: all layers over one another keep every promise", "[confo
     idem_test::held_to_promises("all layers", [] { return World(); }, {.seed = 1});
 }
 
-}  // namespace
+}  // namespace layered_test

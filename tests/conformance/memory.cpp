@@ -8,7 +8,7 @@
 #include "support/catch.hpp"
 #include "support/held_to_promises.hpp"
 
-namespace {
+namespace memory_test {
 
 struct World {
     explicit World(idem::MemoryOptions options) : made((options.clock = clock, options)) {}
@@ -31,4 +31,4 @@ TEST_CASE("conformance: the in-memory store keeps every promise", "[conformance]
     ask({.bytes_max = 0, .reserve = 10'000}, device());
 }
 
-}  // namespace
+}  // namespace memory_test

@@ -15,7 +15,7 @@
 
 #include "support/catch.hpp"
 
-namespace {
+namespace model_test {
 
 namespace conformance = idem::testing::conformance;
 using idem::testing::ManualClock;
@@ -166,8 +166,6 @@ std::string text_of(const conformance::Report& report) {
     return text.str();
 }
 
-}  // namespace
-
 TEST_CASE("conformance: the model keeps every promise", "[conformance]") {
     const auto report = conformance::run([] { return World(Flaw::none); });
     INFO(text_of(report));
@@ -189,3 +187,5 @@ TEST_CASE("conformance: every flaw breaks a promise and a history", "[conformanc
         CHECK((steps > 0 && steps <= 8));  // cut down to what matters
     }
 }
+
+}  // namespace model_test

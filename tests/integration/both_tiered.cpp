@@ -20,7 +20,7 @@
 #include "support/storm.hpp"
 #include "support/tcp_gate.hpp"
 
-namespace {
+namespace both_tiered_test {
 
 using namespace std::chrono_literals;
 using idem_test::PostgresBench;
@@ -161,7 +161,7 @@ TEST_CASE("two layers: what passes to and from Redis is cut, delayed and swallow
     std::mt19937 random(std::random_device{}());
     survives(layers, 40, [&] {
         idem_test::GateFault fault;
-        fault.way = static_cast<idem_test::Way>(random() % 2);
+        fault.way = static_cast<idem_test::Direction>(random() % 2);
         fault.act = static_cast<idem_test::GateAct>(random() % 5);
         fault.after = random() % 400;
         fault.pause = std::chrono::milliseconds(random() % 150);
@@ -252,4 +252,4 @@ TEST_CASE("idemctl looks at both layers, erases in both, and says where one is a
     CHECK_FALSE(away.says("secret"));
 }
 
-}  // namespace
+}  // namespace both_tiered_test

@@ -10,7 +10,7 @@
 #include "support/postgres_user.hpp"
 #include "support/postgres_world.hpp"
 
-namespace {
+namespace postgres_audit_test {
 
 using namespace std::chrono_literals;
 using idem_test::PostgresBench;
@@ -125,4 +125,4 @@ TEST_CASE("B4: ids written in the caller's own transaction stay for the years th
     CHECK_THROWS_AS(first_seen("3"), idem::UsageError);
 }
 
-}  // namespace
+}  // namespace postgres_audit_test

@@ -22,7 +22,7 @@
 #include "support/eventually.hpp"
 #include "support/postgres_server.hpp"
 
-namespace {
+namespace postgres_chaos_test {
 
 using namespace std::chrono_literals;
 using idem::PostgresStore;
@@ -286,4 +286,4 @@ TEST_CASE("PostgreSQL chaos: a thousand stores are made, used and destroyed, and
     }));
 }
 
-}  // namespace
+}  // namespace postgres_chaos_test

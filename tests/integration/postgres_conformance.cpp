@@ -8,7 +8,7 @@
 #include "support/held_to_promises.hpp"
 #include "support/postgres_world.hpp"
 
-namespace {
+namespace postgres_conformance_test {
 
 using idem_test::PostgresBench;
 using idem_test::PostgresWorld;
@@ -45,4 +45,4 @@ TEST_CASE("conformance: PostgreSQL behind pgbouncer", "[integration][postgres]")
     ask("pgbouncer", pooler.conninfo(), std::random_device{}(), 60);
 }
 
-}  // namespace
+}  // namespace postgres_conformance_test

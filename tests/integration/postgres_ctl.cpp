@@ -11,7 +11,7 @@
 #include "support/postgres_server.hpp"
 #include "support/readme.hpp"
 
-namespace {
+namespace postgres_ctl_test {
 
 using idem_test::checked;
 using idem_test::Ctl;
@@ -169,4 +169,4 @@ TEST_CASE("idemctl: a database that is not there or does not let in, and no pass
     CHECK(Ctl(url_of(server, "app:right", "postgres"))({"check"}).says("ok       reachable"));
 }
 
-}  // namespace
+}  // namespace postgres_ctl_test

@@ -19,7 +19,7 @@
 #include "support/postgres_user.hpp"
 #include "support/postgres_world.hpp"
 
-namespace {
+namespace postgres_field_test {
 
 using namespace std::chrono_literals;
 using idem::OutcomeKind;
@@ -293,4 +293,4 @@ TEST_CASE("M29 M56 batches over the same keys in opposite orders show no deadloc
     CHECK(acquired == rounds * size);
 }
 
-}  // namespace
+}  // namespace postgres_field_test

@@ -17,7 +17,7 @@
 #include "support/postgres_user.hpp"
 #include "support/postgres_world.hpp"
 
-namespace {
+namespace postgres_gate_test {
 
 using namespace std::chrono_literals;
 using idem_test::Exchange;
@@ -214,4 +214,4 @@ TEST_CASE("PostgreSQL gate: a transaction broken at any byte is there whole or n
     sweep(bench, {"transaction", prepare_transaction, transaction}, 40);
 }
 
-}  // namespace
+}  // namespace postgres_gate_test

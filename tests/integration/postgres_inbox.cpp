@@ -6,7 +6,7 @@
 #include "support/inbox_promises.hpp"
 #include "support/postgres_world.hpp"
 
-namespace {
+namespace postgres_inbox_test {
 
 using namespace idem_test;
 
@@ -22,4 +22,4 @@ TEST_CASE("PostgreSQL: a message that kills its consumers is set aside after so 
         bench, [&] { return idem::PostgresStore(bench.options(shared_server().conninfo())); });
 }
 
-}  // namespace
+}  // namespace postgres_inbox_test

@@ -14,7 +14,7 @@
 #include "support/layered_world.hpp"
 #include "support/postgres_world.hpp"
 
-namespace {
+namespace postgres_layers_test {
 
 using idem_test::CachedWorld;
 using idem_test::CombiningWorld;
@@ -76,4 +76,4 @@ TEST_CASE("combining on PostgreSQL: 64 threads need an eighth of the statements 
     CHECK(usage.batches * 8 <= usage.items);
 }
 
-}  // namespace
+}  // namespace postgres_layers_test

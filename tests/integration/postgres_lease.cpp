@@ -12,7 +12,7 @@
 #include "support/lease_promises.hpp"
 #include "support/postgres_world.hpp"
 
-namespace {
+namespace postgres_lease_test {
 
 using namespace std::chrono_literals;
 using namespace idem_test;
@@ -90,4 +90,4 @@ TEST_CASE("PostgreSQL: a table that was lost has the next fence above",
     CHECK(next->fence() > old->fence());
 }
 
-}  // namespace
+}  // namespace postgres_lease_test

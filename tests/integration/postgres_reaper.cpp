@@ -6,7 +6,7 @@
 #include "support/postgres_world.hpp"
 #include "support/reaper_promises.hpp"
 
-namespace {
+namespace postgres_reaper_test {
 
 using namespace idem_test;
 
@@ -15,4 +15,4 @@ TEST_CASE("PostgreSQL: a reaper keeps its promises", "[integration][postgres][re
     reapers_keep_their_promises(bench);
 }
 
-}  // namespace
+}  // namespace postgres_reaper_test

@@ -17,7 +17,7 @@
 #include "support/requests.hpp"
 #include "support/tcp_gate.hpp"
 
-namespace {
+namespace postgres_store_test {
 
 using namespace std::chrono_literals;
 using idem_test::complete_of;
@@ -350,7 +350,7 @@ TEST_CASE("PostgreSQL: a claim in doubt that then meets a lock is in doubt, not 
         std::vector<idem::ClaimReply> warmed(count);
         store.claim(std::span(warm).first(count), warmed);  // connects, and prepares
         // That the row is locked is lost on the way; then it is said again.
-        gate.arm({.way = idem_test::Way::to_client, .act = idem_test::GateAct::close});
+        gate.arm({.way = idem_test::Direction::to_client, .act = idem_test::GateAct::close});
         std::vector<idem::ClaimReply> claimed(count);
         store.claim(std::span(claims).first(count), claimed);
         CHECK(gate.fired() == 1);
@@ -611,4 +611,4 @@ TEST_CASE("PostgreSQL: the server crashes under load and comes back; the client 
           std::to_string(finished.load()));
 }
 
-}  // namespace
+}  // namespace postgres_store_test

@@ -17,7 +17,7 @@
 #include "support/jobs.hpp"
 #include "support/postgres_user.hpp"
 
-namespace {
+namespace postgres_tasks_test {
 
 using namespace std::chrono_literals;
 using idem::MoveKind;
@@ -373,4 +373,4 @@ TEST_CASE("tasks: a worker that was stopped past its lease writes nothing into t
     CHECK(place.tasks().find(place.connection(), "1")->state == Job::running);
 }
 
-}  // namespace
+}  // namespace postgres_tasks_test

@@ -19,7 +19,7 @@
 #include "support/postgres_user.hpp"
 #include "support/postgres_world.hpp"
 
-namespace {
+namespace postgres_transaction_test {
 
 using namespace std::chrono_literals;
 using idem::OutcomeKind;
@@ -587,4 +587,4 @@ TEST_CASE("transaction mode: results of any type, none, too large, or an error v
     CHECK(place.count() == "0");
 }
 
-}  // namespace
+}  // namespace postgres_transaction_test

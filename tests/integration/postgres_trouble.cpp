@@ -22,17 +22,17 @@
 #include "support/postgres_server.hpp"
 #include "support/tcp_gate.hpp"
 
-namespace {
+namespace postgres_trouble_test {
 
 using namespace std::chrono_literals;
 using idem::PostgresStore;
+using idem_test::Direction;
 using idem_test::eventually;
 using idem_test::GateAct;
 using idem_test::LoopbackPort;
 using idem_test::PostgresServer;
 using idem_test::Sql;
 using idem_test::TcpGate;
-using idem_test::Way;
 using Kind = idem::Trouble::Kind;
 
 const std::string password = "s3cret-w0rd";
@@ -352,10 +352,10 @@ TEST_CASE("PostgreSQL trouble: every reply is cut after any byte, and then none 
     auto options = options_of(at_port(gate.port()));
     options.schema = idem_test::fresh_schema();
     PostgresStore(options).create_schema();
-    const auto from = gate.bytes(Way::to_client);
+    const auto from = gate.bytes(Direction::to_client);
     PostgresStore cold(options);
     CHECK(attempt(cold, "to be counted").ran);
-    const auto size = gate.bytes(Way::to_client) - from;
+    const auto size = gate.bytes(Direction::to_client) - from;
     const auto seed = std::random_device{}();
     int cuts = 0;
     int fired = 0;
@@ -369,7 +369,7 @@ TEST_CASE("PostgreSQL trouble: every reply is cut after any byte, and then none 
         for (std::uint64_t at = seed % step; at < size - 20; at += step) {
             INFO(to_string(act) << " after " << at << " of " << size);
             PostgresStore store(hasty);
-            gate.arm({.way = Way::to_client, .act = act, .after = at, .times = 1'000'000});
+            gate.arm({.way = Direction::to_client, .act = act, .after = at, .times = 1'000'000});
             const auto id = std::string(to_string(act)) + std::to_string(at);
             const auto got = attempt(store, id);
             INFO(got.message);
@@ -389,4 +389,4 @@ TEST_CASE("PostgreSQL trouble: every reply is cut after any byte, and then none 
     works(cold, "in the end");
 }
 
-}  // namespace
+}  // namespace postgres_trouble_test

@@ -8,7 +8,7 @@
 #include "support/postgres_world.hpp"
 #include "support/version_promises.hpp"
 
-namespace {
+namespace postgres_versions_test {
 
 using namespace idem_test;
 
@@ -28,4 +28,4 @@ TEST_CASE("PostgreSQL: below the version of a process that died nothing lands",
         bench, [&] { return idem::PostgresStore(bench.options(shared_server().conninfo())); });
 }
 
-}  // namespace
+}  // namespace postgres_versions_test

@@ -24,7 +24,7 @@
 #include "support/postgres_world.hpp"
 #include "support/requests.hpp"
 
-namespace {
+namespace postgres_waiting_test {
 
 using namespace std::chrono_literals;
 using idem_test::claim_of;
@@ -426,4 +426,4 @@ TEST_CASE("PostgreSQL: nothing is told after the handle is gone",
     CHECK(gone == 0);
 }
 
-}  // namespace
+}  // namespace postgres_waiting_test

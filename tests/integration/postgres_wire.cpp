@@ -17,7 +17,7 @@
 #include "support/postgres_world.hpp"
 #include "support/requests.hpp"
 
-namespace {
+namespace postgres_wire_test {
 
 using namespace std::chrono_literals;
 using idem::postgres::Cure;
@@ -284,4 +284,4 @@ TEST_CASE("PostgreSQL: a pool that is all in use is unavailable in time",
     CHECK(pool.open() == 2);
 }
 
-}  // namespace
+}  // namespace postgres_wire_test

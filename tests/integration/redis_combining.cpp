@@ -19,7 +19,7 @@
 #include "support/redis_requests.hpp"
 #include "support/storm.hpp"
 
-namespace {
+namespace redis_combining_test {
 
 using namespace std::chrono_literals;
 using idem::ClaimKind;
@@ -163,4 +163,4 @@ TEST_CASE("combining on Redis: a process killed inside a batch harms no other, a
     }
 }
 
-}  // namespace
+}  // namespace redis_combining_test

@@ -7,7 +7,7 @@
 #include "support/held_to_promises.hpp"
 #include "support/redis_world.hpp"
 
-namespace {
+namespace redis_conformance_test {
 
 using idem_test::RedisCli;
 using idem_test::RedisWorld;
@@ -28,4 +28,4 @@ TEST_CASE("conformance: Redis keeps every promise over a Unix socket, looking be
         true);
 }
 
-}  // namespace
+}  // namespace redis_conformance_test

@@ -12,7 +12,7 @@
 #include "support/readme.hpp"
 #include "support/redis_requests.hpp"
 
-namespace {
+namespace redis_ctl_test {
 
 using idem_test::checked;
 using idem_test::Ctl;
@@ -187,4 +187,4 @@ TEST_CASE("idemctl: a server that is not there or does not let in, and no passwo
     CHECK(Ctl("redis://:right@" + at)({"list"}).status == 1);
 }
 
-}  // namespace
+}  // namespace redis_ctl_test

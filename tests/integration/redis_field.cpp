@@ -23,7 +23,7 @@
 #include "support/redis_requests.hpp"
 #include "support/redis_world.hpp"
 
-namespace {
+namespace redis_field_test {
 
 using namespace std::chrono_literals;
 using idem::ClaimKind;
@@ -316,4 +316,4 @@ TEST_CASE("M10 R98 a claim that goes while its server does not answer throws not
     }));
 }
 
-}  // namespace
+}  // namespace redis_field_test

@@ -9,7 +9,7 @@
 #include "support/redis_requests.hpp"
 #include "support/redis_world.hpp"
 
-namespace {
+namespace redis_front_test {
 
 using namespace std::chrono_literals;
 using idem_test::RedisCli;
@@ -94,4 +94,4 @@ TEST_CASE("Redis as a front: away, it says so within its short time", "[integrat
     CHECK(trouble.kind == idem::Trouble::Kind::unavailable);
 }
 
-}  // namespace
+}  // namespace redis_front_test

@@ -11,7 +11,7 @@
 #include "support/gate_sweep.hpp"
 #include "support/redis_requests.hpp"
 
-namespace {
+namespace redis_gate_test {
 
 using namespace std::chrono_literals;
 using idem_test::Exchange;
@@ -70,4 +70,4 @@ TEST_CASE("Redis gate: a claim on a new connection, broken at any byte, is acqui
     sweep({"cold claim", exchange::prepare_cold<Rig>, exchange::claim<Rig>}, 60);
 }
 
-}  // namespace
+}  // namespace redis_gate_test

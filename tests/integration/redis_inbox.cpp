@@ -6,7 +6,7 @@
 #include "support/inbox_promises.hpp"
 #include "support/redis_world.hpp"
 
-namespace {
+namespace redis_inbox_test {
 
 using namespace idem_test;
 
@@ -24,4 +24,4 @@ TEST_CASE("Redis: a message that kills its consumers is set aside after so many"
         world, [&] { return idem::RedisStore(world.options(shared_redis().url())); });
 }
 
-}  // namespace
+}  // namespace redis_inbox_test

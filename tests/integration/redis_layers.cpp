@@ -7,7 +7,7 @@
 #include "support/layered_world.hpp"
 #include "support/redis_world.hpp"
 
-namespace {
+namespace redis_layers_test {
 
 using idem_test::CachedWorld;
 using idem_test::CombiningWorld;
@@ -38,4 +38,4 @@ TEST_CASE("conformance: a cached Redis keeps every promise", "[integration][redi
     CHECK(world.answers_repeats());
 }
 
-}  // namespace
+}  // namespace redis_layers_test

@@ -11,7 +11,7 @@
 #include "support/redis_requests.hpp"
 #include "support/redis_world.hpp"
 
-namespace {
+namespace redis_lease_test {
 
 using namespace std::chrono_literals;
 using namespace idem_test;
@@ -67,4 +67,4 @@ TEST_CASE("Redis: a lock goes on after its server was away for less than its lea
     CHECK(told.shared->count == 0);
 }
 
-}  // namespace
+}  // namespace redis_lease_test

@@ -6,7 +6,7 @@
 #include "support/reaper_promises.hpp"
 #include "support/redis_world.hpp"
 
-namespace {
+namespace redis_reaper_test {
 
 using namespace idem_test;
 
@@ -16,4 +16,4 @@ TEST_CASE("Redis: a reaper keeps its promises", "[integration][redis][reaper]") 
     reapers_keep_their_promises(world);
 }
 
-}  // namespace
+}  // namespace redis_reaper_test

@@ -15,7 +15,7 @@
 #include "support/eventually.hpp"
 #include "support/redis_requests.hpp"
 
-namespace {
+namespace redis_server_test {
 
 using namespace std::chrono_literals;
 using idem::ClaimKind;
@@ -257,4 +257,4 @@ TEST_CASE("Redis: what the whole suite has left behind will go by itself", "[int
     CHECK(idem_test::without_ttl(cli) == "");
 }
 
-}  // namespace
+}  // namespace redis_server_test

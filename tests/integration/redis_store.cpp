@@ -17,7 +17,7 @@
 #include "support/redis_requests.hpp"
 #include "support/redis_world.hpp"
 
-namespace {
+namespace redis_store_test {
 
 using namespace std::chrono_literals;
 using idem::ClaimKind;
@@ -665,4 +665,4 @@ TEST_CASE("Redis: a key that no store may see is a usage error, and its neighbou
     CHECK(found[3].record.has_value());
 }
 
-}  // namespace
+}  // namespace redis_store_test

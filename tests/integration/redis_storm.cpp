@@ -9,7 +9,7 @@
 #include "support/redis_requests.hpp"
 #include "support/storm.hpp"
 
-namespace {
+namespace redis_storm_test {
 
 using namespace std::chrono_literals;
 using idem_test::RedisCli;
@@ -88,4 +88,4 @@ TEST_CASE("Redis: sixteen threads, and the server is killed and comes back with 
     CHECK(idem_test::without_ttl(cli) == "");
 }
 
-}  // namespace
+}  // namespace redis_storm_test

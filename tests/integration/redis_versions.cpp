@@ -6,7 +6,7 @@
 #include "support/redis_world.hpp"
 #include "support/version_promises.hpp"
 
-namespace {
+namespace redis_versions_test {
 
 using namespace idem_test;
 
@@ -24,4 +24,4 @@ TEST_CASE("Redis: below the version of a process that died nothing lands",
         world, [&] { return idem::RedisStore(world.options(shared_redis().url())); });
 }
 
-}  // namespace
+}  // namespace redis_versions_test

@@ -18,7 +18,7 @@
 #include "support/redis_requests.hpp"
 #include "support/redis_world.hpp"
 
-namespace {
+namespace redis_watch_test {
 
 using namespace std::chrono_literals;
 using idem::ClaimKind;
@@ -258,4 +258,4 @@ TEST_CASE("Redis: a handle may outlive its store, and a store its child",
     CHECK(handle == nullptr);
 }
 
-}  // namespace
+}  // namespace redis_watch_test

@@ -15,12 +15,13 @@
 #include "support/redis_requests.hpp"
 #include "support/tcp_gate.hpp"
 
-namespace {
+namespace redis_wire_test {
 
 using namespace std::chrono_literals;
 using idem::Trouble;
 using idem::redis::Cure;
 using idem::redis::fault_class;
+using idem_test::Direction;
 using idem_test::FakeRedis;
 using idem_test::GateAct;
 using idem_test::LoopbackPort;
@@ -30,7 +31,6 @@ using idem_test::RedisServer;
 using idem_test::says;
 using idem_test::shared_redis;
 using idem_test::TcpGate;
-using idem_test::Way;
 
 // In a constant expression a look past the end of an error does not compile.
 static_assert(fault_class("BUSY").cure == Cure::retry_here);
@@ -531,7 +531,7 @@ void go_through(const TcpGate& gate, idem::RedisOptions options) {
 }
 
 /// How many bytes the whole conversation takes, one way.
-std::uint64_t length_of(Way way) {
+std::uint64_t length_of(Direction way) {
     std::uint64_t length = 0;
     for (int times = 0; times < 2; ++times) {  // the first one may have to bring the scripts along
         const TcpGate gate(shared_redis().port());
@@ -543,7 +543,7 @@ std::uint64_t length_of(Way way) {
 
 TEST_CASE("Redis: a connection cut after any byte, either way, loses nothing and repeats nothing",
           "[integration][redis]") {
-    for (const auto way : {Way::to_client, Way::to_server}) {
+    for (const auto way : {Direction::to_client, Direction::to_server}) {
         const auto length = length_of(way);
         std::size_t cuts = 0;
         // The login is long and dull: a step through it, then every byte.
@@ -562,7 +562,7 @@ TEST_CASE("Redis: a connection cut after any byte, either way, loses nothing and
 
 TEST_CASE("Redis: a connection that falls silent is given up, and no reply of it is taken later",
           "[integration][redis]") {
-    for (const auto way : {Way::to_client, Way::to_server}) {
+    for (const auto way : {Direction::to_client, Direction::to_server}) {
         const auto length = length_of(way);
         // In each of the three exchanges, and in the middle of what they carry.
         for (std::uint64_t left = 10; left < 450; left += 55) {
@@ -619,4 +619,4 @@ TEST_CASE("Redis: a child may let a store go whose callers were waiting when it 
     CHECK(works(*store));
 }
 
-}  // namespace
+}  // namespace redis_wire_test

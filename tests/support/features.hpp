@@ -19,7 +19,7 @@
 #include "support/eventually.hpp"
 #include "support/spy_store.hpp"
 
-namespace idem_test::inline features {
+namespace idem_test {
 
 using SpyGuard = idem::IdempotencyGuard<SpyStore>;
 
@@ -126,6 +126,6 @@ template <class R>
     return std::get<idem::Claim<R>>(std::move(answer));
 }
 
-}  // namespace idem_test::inline features
+}  // namespace idem_test
 
 #endif

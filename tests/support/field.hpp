@@ -22,7 +22,7 @@
 
 /// What the tests of field cases share: a store on a clock that is moved by hand, the events of a
 /// guard, holders that vanish.
-namespace idem_test::inline field_cases {  // its own: other suites have a `key` too
+namespace idem_test {
 
 /// The events that guards told, for as long as anybody refers to them. Any thread.
 class Recorder {
@@ -104,7 +104,7 @@ struct Bench {
     }
 };
 
-[[nodiscard]] inline idem::Key key(std::string id) {
+[[nodiscard]] inline idem::Key field_key(std::string id) {
     return {.scope = "field.case", .id = std::move(id)};
 }
 
@@ -199,6 +199,6 @@ template <class Trial>
     return instrumented ? std::max(1, plain / 10) : plain;
 }
 
-}  // namespace idem_test::inline field_cases
+}  // namespace idem_test
 
 #endif

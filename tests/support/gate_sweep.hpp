@@ -299,7 +299,7 @@ struct SweepPlan {
         return out;
     }
     /// Every kind of fault, each way, for an exchange of so many bytes each way.
-    [[nodiscard]] std::vector<GateFault> faults(const std::map<Way, std::uint64_t>& sizes,
+    [[nodiscard]] std::vector<GateFault> faults(const std::map<Direction, std::uint64_t>& sizes,
                                                 std::uint64_t count) const {
         using std::chrono::milliseconds;
         std::mt19937 random(seed);
@@ -320,14 +320,14 @@ struct SweepPlan {
 
 /// Bytes of an exchange without a fault, each way.
 template <class Rig>
-std::map<Way, std::uint64_t> sizes_of(Rig& rig, const Exchange<Rig>& what) {
-    std::map<Way, std::uint64_t> sizes;
+std::map<Direction, std::uint64_t> sizes_of(Rig& rig, const Exchange<Rig>& what) {
+    std::map<Direction, std::uint64_t> sizes;
     const auto key = what.prepare(rig);
-    const auto at_server = rig.gate.bytes(Way::to_server);
-    const auto at_client = rig.gate.bytes(Way::to_client);
+    const auto at_server = rig.gate.bytes(Direction::to_server);
+    const auto at_client = rig.gate.bytes(Direction::to_client);
     what.run(rig, key);
-    sizes[Way::to_server] = rig.gate.bytes(Way::to_server) - at_server;
-    sizes[Way::to_client] = rig.gate.bytes(Way::to_client) - at_client;
+    sizes[Direction::to_server] = rig.gate.bytes(Direction::to_server) - at_server;
+    sizes[Direction::to_client] = rig.gate.bytes(Direction::to_client) - at_client;
     return sizes;
 }
 
@@ -346,9 +346,10 @@ void sweep(const std::vector<std::unique_ptr<Rig>>& rigs, Findings& findings,
         threads.emplace_back([&, &rig = *rig] {
             for (std::size_t i = next++; i < faults.size(); i = next++) {
                 const GateFault& fault = faults[i];
-                rig.where = what.name + ", " + to_string(fault.act) + " after " +
-                            std::to_string(fault.after) +
-                            (fault.way == Way::to_server ? " to the server" : " to the client");
+                rig.where =
+                    what.name + ", " + to_string(fault.act) + " after " +
+                    std::to_string(fault.after) +
+                    (fault.way == Direction::to_server ? " to the server" : " to the client");
                 const auto key = what.prepare(rig);
                 rig.gate.arm(fault);
                 what.run(rig, key);
@@ -362,8 +363,8 @@ void sweep(const std::vector<std::unique_ptr<Rig>>& rigs, Findings& findings,
         CHECK(eventually([&] { return rig->guard.health().unrecorded == 0; }));
     findings.report();
     std::cout << "gate: " << what.name << ", seed " << plan.seed << ", " << faults.size()
-              << " faults, " << fired << " struck; " << sizes.at(Way::to_server)
-              << " bytes to the server, " << sizes.at(Way::to_client) << " to the client\n";
+              << " faults, " << fired << " struck; " << sizes.at(Direction::to_server)
+              << " bytes to the server, " << sizes.at(Direction::to_client) << " to the client\n";
     CHECK(fired > static_cast<int>(faults.size()) * 9 / 10);
 }
 

@@ -64,8 +64,8 @@ void taken_over_once(World& world, MakeStore&& make_store) {
     std::vector<std::jthread> threads;
     for (int me = 0; me < 8; ++me)
         threads.emplace_back([&] {
-            const auto outcome = guard.run(orphan_key, {}, {.wait = std::chrono::minutes{1}},
-                                           [] { return 1; });
+            const auto outcome =
+                guard.run(orphan_key, {}, {.wait = std::chrono::minutes{1}}, [] { return 1; });
             if (!outcome.executed()) return;
             takeovers += outcome.takeover() ? 1 : 0;
             attempt = outcome.attempt();

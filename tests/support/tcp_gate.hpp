@@ -28,7 +28,7 @@
 
 namespace idem_test {
 
-enum class Way : std::uint8_t { to_server, to_client };
+enum class Direction : std::uint8_t { to_server, to_client };
 
 enum class GateAct : std::uint8_t {
     reset,    ///< RST to both ends.
@@ -53,7 +53,7 @@ enum class GateAct : std::uint8_t {
 /// counted on each connection from the moment of arming. After 0 bytes: when the first one comes,
 /// which does not get through.
 struct GateFault {
-    Way way = Way::to_server;
+    Direction way = Direction::to_server;
     GateAct act = GateAct::reset;
     std::uint64_t after = 0;
     int times = 1;                       ///< So many connections are hit; then the fault is over.
@@ -135,7 +135,7 @@ public:
                           [](const Connection& each) { return each.client >= 0; }));
     }
     /// Bytes passed on since the beginning.
-    [[nodiscard]] std::uint64_t bytes(Way way) const { return locked(bytes_[index(way)]); }
+    [[nodiscard]] std::uint64_t bytes(Direction way) const { return locked(bytes_[index(way)]); }
 
 private:
     using Time = std::chrono::steady_clock;
@@ -155,12 +155,16 @@ private:
         std::array<Stream, 2> streams{};
         bool vanished = false;
 
-        [[nodiscard]] int from(Way way) const { return way == Way::to_server ? client : server; }
-        [[nodiscard]] int to(Way way) const { return way == Way::to_server ? server : client; }
-        [[nodiscard]] Stream& at(Way way) { return streams[index(way)]; }
+        [[nodiscard]] int from(Direction way) const {
+            return way == Direction::to_server ? client : server;
+        }
+        [[nodiscard]] int to(Direction way) const {
+            return way == Direction::to_server ? server : client;
+        }
+        [[nodiscard]] Stream& at(Direction way) { return streams[index(way)]; }
     };
 
-    [[nodiscard]] static constexpr std::size_t index(Way way) {
+    [[nodiscard]] static constexpr std::size_t index(Direction way) {
         return static_cast<std::size_t>(way);
     }
     template <class T>
@@ -215,14 +219,15 @@ private:
             (void)!::read(wake_, &count, sizeof count);
             auto at = connections_.begin();
             for (std::size_t i = 0; i < watched; ++i, ++at)
-                for (const Way way : {Way::to_server, Way::to_client}) serve(*at, way);
+                for (const Direction way : {Direction::to_server, Direction::to_client})
+                    serve(*at, way);
             connections_.remove_if([](const Connection& c) { return c.client < 0; });
             if ((fds[1].revents & POLLIN) != 0) take();
         }
     }
 
     void watch(Connection& connection, std::vector<pollfd>& fds, int& timeout) {
-        for (const Way way : {Way::to_server, Way::to_client}) {
+        for (const Direction way : {Direction::to_server, Direction::to_client}) {
             Stream& stream = connection.at(way);
             if (connection.vanished) continue;
             if (stream.paused) {
@@ -256,7 +261,7 @@ private:
     }
 
     /// Moves what can be moved without waiting.
-    void serve(Connection& connection, Way way) {
+    void serve(Connection& connection, Direction way) {
         Stream& stream = connection.at(way);
         while (connection.client >= 0 && !connection.vanished) {
             if (stream.paused && *stream.paused > Time::now()) return;
@@ -271,7 +276,7 @@ private:
         }
     }
     /// False while the receiver has no room.
-    bool deliver(Connection& connection, Way way) {
+    bool deliver(Connection& connection, Direction way) {
         Stream& stream = connection.at(way);
         while (!stream.pending.empty()) {
             const auto sent = ::send(connection.to(way), stream.pending.data(),
@@ -287,7 +292,7 @@ private:
         return true;
     }
     /// False where there is nothing to read now.
-    bool read_some(Connection& connection, Way way) {
+    bool read_some(Connection& connection, Direction way) {
         Stream& stream = connection.at(way);
         const bool aimed = fault_ && fault_->way == way && !stream.swallowed;
         const bool at_first = aimed && fault_->after == 0 && stream.since_armed == 0;
@@ -322,7 +327,7 @@ private:
         if (--fault_->times <= 0) fault_.reset();
         return hit;
     }
-    void tell_end(Connection& connection, Way way) {
+    void tell_end(Connection& connection, Direction way) {
         Stream& stream = connection.at(way);
         if (!stream.told) (void)::shutdown(connection.to(way), SHUT_WR);
         stream.told = true;
@@ -336,7 +341,7 @@ private:
         switch (fault.act) {
             case GateAct::reset: return reset(connection);
             case GateAct::close:
-                for (const Way each : {Way::to_server, Way::to_client}) {
+                for (const Direction each : {Direction::to_server, Direction::to_client}) {
                     (void)::shutdown(connection.to(each), SHUT_WR);
                     connection.at(each).swallowed = true;
                     connection.at(each).told = true;

@@ -18,7 +18,7 @@
 using namespace idem_test;
 using namespace std::chrono_literals;
 
-namespace {
+namespace any_store_test {
 
 using idem::AnyStore;
 using idem::OutcomeKind;
@@ -181,4 +181,4 @@ TEST_CASE("a secret in a URL is not repeated in the error", "[any_store]") {
         CHECK(refusal(url).find("hunter2") == std::string::npos);
 }
 
-}  // namespace
+}  // namespace any_store_test

@@ -17,7 +17,7 @@
 using namespace idem_test;
 using namespace std::chrono_literals;
 
-namespace {
+namespace batch_test {
 
 using idem::Execution;
 using idem::OutcomeKind;
@@ -153,21 +153,21 @@ struct MoveOnly {
     std::unique_ptr<int> number;
 };
 
-}  // namespace
+}  // namespace batch_test
 
 template <>
-struct idem::Codec<MoveOnly> {
+struct idem::Codec<batch_test::MoveOnly> {
     static constexpr std::uint32_t tag = codec_tag("test.move_only");
     static constexpr std::uint8_t version = 1;
-    static void encode(const MoveOnly& value, std::string& out) {
+    static void encode(const batch_test::MoveOnly& value, std::string& out) {
         Codec<int>::encode(*value.number, out);
     }
-    static MoveOnly decode(std::string_view bytes, std::uint8_t v) {
+    static batch_test::MoveOnly decode(std::string_view bytes, std::uint8_t v) {
         return {std::make_unique<int>(Codec<int>::decode(bytes, v))};
     }
 };
 
-namespace {
+namespace batch_test {
 
 TEST_CASE("results may be movable only, for repeats in the batch too", "[batch]") {
     Stage stage;
@@ -380,4 +380,4 @@ TEST_CASE("an item's handler that calls another's key does not wait for itself",
     CHECK(out[1].get().executed());
 }
 
-}  // namespace
+}  // namespace batch_test

@@ -30,7 +30,7 @@
 using namespace idem_test;
 using namespace std::chrono_literals;
 
-namespace {
+namespace cached_store_test {
 
 using idem::ClaimKind;
 using idem::ClaimReply;
@@ -519,4 +519,4 @@ TEST_CASE("cached: notices and the time allowed are those of the store beneath",
     CHECK(untold.time_allowed() == 0s);
 }
 
-}  // namespace
+}  // namespace cached_store_test

@@ -12,7 +12,7 @@
 
 #include "support/catch.hpp"
 
-namespace {
+namespace codec_foreign_test {
 
 using google::protobuf::BytesValue;
 using google::protobuf::StringValue;
@@ -107,4 +107,4 @@ TEST_CASE("JSON that cannot be stored is completed without its value, and does n
     CHECK(runs == 1);
 }
 
-}  // namespace
+}  // namespace codec_foreign_test

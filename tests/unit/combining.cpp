@@ -20,7 +20,7 @@
 #include "support/hooked_store.hpp"
 #include "support/requests.hpp"
 
-namespace {
+namespace combining_test {
 
 using namespace std::chrono_literals;
 using idem::ClaimKind;
@@ -312,4 +312,4 @@ TEST_CASE("combining: limits of zero are refused by name") {
                       Catch::Contains("under_way_max"));
 }
 
-}  // namespace
+}  // namespace combining_test

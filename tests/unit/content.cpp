@@ -12,7 +12,7 @@
 
 #include "support/catch.hpp"
 
-namespace {
+namespace content_test {
 
 using idem::MemoryStore;
 using Watch = idem::ContentWatch<MemoryStore>;
@@ -167,4 +167,4 @@ TEST_CASE("content: coalesced while it runs, another key is told so and may come
     CHECK(run("2", [] { return 2; }).value() == 1);
 }
 
-}  // namespace
+}  // namespace content_test

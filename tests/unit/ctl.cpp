@@ -7,7 +7,7 @@
 
 #include "support/catch.hpp"
 
-namespace {
+namespace ctl_test {
 
 using idem_test::Ctl;
 using Words = std::vector<std::string>;
@@ -97,4 +97,4 @@ TEST_CASE("idemctl: an error as JSON is one object, and tells no password", "[ct
     CHECK(Ctl("")({"l\x1bist"}).says("l\\x1bist"));
 }
 
-}  // namespace
+}  // namespace ctl_test

@@ -19,7 +19,7 @@
 using namespace idem_test;
 using namespace std::chrono_literals;
 
-namespace {
+namespace drain_test {
 
 using idem::EventKind;
 
@@ -405,4 +405,4 @@ TEST_CASE("a drain without end waits, and stops nobody", "[drain]") {
     CHECK(drained.get());
 }
 
-}  // namespace
+}  // namespace drain_test

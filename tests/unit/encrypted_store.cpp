@@ -25,7 +25,7 @@
 using namespace idem_test;
 using namespace std::chrono_literals;
 
-namespace {
+namespace encrypted_store_test {
 
 using idem::ClaimKind;
 using idem::EncryptionKeys;
@@ -530,4 +530,4 @@ TEST_CASE("guard, tickets and tokens work over an encrypted store", "[encrypted]
     CHECK(guard.run(key("bad"), {}, [] {}).failure().message == marker);
 }
 
-}  // namespace
+}  // namespace encrypted_store_test

@@ -11,7 +11,7 @@
 #include "support/catch.hpp"
 #include "support/requests.hpp"
 
-namespace {
+namespace erase_test {
 
 using idem::erase;
 using idem::testing::Fault;
@@ -143,4 +143,4 @@ TEST_CASE("erase: a record that cannot be read is no success, and the rest goes"
     CHECK(reply.erased == 250);
 }
 
-}  // namespace
+}  // namespace erase_test

@@ -19,7 +19,7 @@
 using namespace idem_test;
 using namespace std::chrono_literals;
 
-namespace {
+namespace events_test {
 
 using idem::EventKind;
 using idem::Execution;
@@ -357,4 +357,4 @@ TEST_CASE("a store that cannot be asked is told for every question", "[events]")
     CHECK(stage.log.kinds() == "store_error store_error store_error store_error");
 }
 
-}  // namespace
+}  // namespace events_test

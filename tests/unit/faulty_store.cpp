@@ -11,7 +11,7 @@
 
 #include "support/catch.hpp"
 
-namespace {
+namespace faulty_store_test {
 
 using namespace std::chrono_literals;
 using idem::testing::Fault;
@@ -43,8 +43,6 @@ struct Setup {
         return store.inner().get_raw(idem::KeyView(idem::Component::call, key)).has_value();
     }
 };
-
-}  // namespace
 
 TEST_CASE("manual clock: stands still, and all copies move together") {
     const ManualClock clock;
@@ -137,3 +135,5 @@ TEST_CASE("faulty store: many threads, one count") {
     CHECK(s.store.calls() == 100);
     CHECK(s.store.faults() == 1);
 }
+
+}  // namespace faulty_store_test

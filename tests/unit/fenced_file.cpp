@@ -27,7 +27,7 @@
 using namespace idem_test;
 using namespace std::chrono_literals;
 
-namespace {
+namespace fenced_file_test {
 
 namespace fs = std::filesystem;
 using idem::FencedFile;
@@ -200,4 +200,4 @@ TEST_CASE("a holder that is stopped past its lease writes nothing when it goes o
     CHECK(content_of(path) == "of the next");
 }
 
-}  // namespace
+}  // namespace fenced_file_test

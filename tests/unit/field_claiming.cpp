@@ -21,7 +21,7 @@
 #include "support/eventually.hpp"
 #include "support/field.hpp"
 
-namespace {
+namespace field_claiming_test {
 
 using namespace std::chrono_literals;
 using idem::ClaimKind;
@@ -33,7 +33,7 @@ using idem::OutcomeKind;
 using idem_test::Bench;
 using idem_test::for_ever;
 using idem_test::Holder;
-using idem_test::key;
+using idem_test::field_key;
 using idem_test::lease;
 using idem_test::retention;
 using idem_test::tick;
@@ -77,7 +77,7 @@ TEST_CASE("R1: of 64 callers with one fresh key behind a barrier exactly one run
         for (int r = 0; r < rounds; ++r) {
             auto& here = round[static_cast<std::size_t>(r)];
             const bool waits = r % 2 == 1;
-            const auto k = key("R1." + std::to_string(r));
+            const auto k = field_key("R1." + std::to_string(r));
             idem::RunOptions options;
             options.wait = waits ? for_ever : Duration{};
             gate.arrive_and_wait();
@@ -118,7 +118,7 @@ TEST_CASE("R2: two claims that both saw nothing: one is acquired and stays the o
     std::vector<idem::ClaimReply> replies[2];
     for (int side = 0; side < 2; ++side) {
         for (int r = 0; r < rounds; ++r)
-            holders[side].emplace_back(b.memory, key("R2." + std::to_string(r)));
+            holders[side].emplace_back(b.memory, field_key("R2." + std::to_string(r)));
         replies[side].resize(static_cast<std::size_t>(rounds));
     }
     const auto claimant = [&](int side) {
@@ -148,7 +148,7 @@ TEST_CASE("R2: two claims that both saw nothing: one is acquired and stays the o
 TEST_CASE("R4: a claim seen as lapsed is not taken over once its result is in") {
     Bench b;
     auto guard = b.guard();
-    Holder a(b.memory, key("R4"));
+    Holder a(b.memory, field_key("R4"));
     REQUIRE(a.claim().kind == ClaimKind::acquired);
     b.clock.advance(lease);
     const auto seen = b.find(a.key);
@@ -177,7 +177,7 @@ TEST_CASE("R4: of a late holder and two that take over only one ever owns") {
     const int rounds = idem_test::rounds(2'000);
     int late_won = 0;
     for (int r = 0; r < rounds; ++r) {
-        Holder a(b.memory, key("R4." + std::to_string(r)));
+        Holder a(b.memory, field_key("R4." + std::to_string(r)));
         REQUIRE(a.claim().kind == ClaimKind::acquired);
         b.clock.advance(lease);
         std::latch gate(3);
@@ -210,19 +210,19 @@ TEST_CASE("R4: of a late holder and two that take over only one ever owns") {
 TEST_CASE("R5: a stale owner's completion changes nothing, and it is told") {
     Bench b;
     auto guard = b.guard({.heartbeat = false});
-    auto made = guard.claim<std::string>(key("R5"), {});
+    auto made = guard.claim<std::string>(field_key("R5"), {});
     auto& a = std::get<idem::Claim<std::string>>(made);
     b.clock.advance(lease);
 
     std::optional<idem::Outcome<std::string>> late;
     idem::RecordHeader before;
     idem::RecordHeader after;
-    const auto taken = guard.run(key("R5"), {}, [&](Execution& execution) {
+    const auto taken = guard.run(field_key("R5"), {}, [&](Execution& execution) {
         CHECK(execution.takeover());
         CHECK(execution.attempt() == 2);
-        before = b.find(key("R5"))->header;
+        before = b.find(field_key("R5"))->header;
         late.emplace(std::move(a).complete("A"));
-        after = b.find(key("R5"))->header;
+        after = b.find(field_key("R5"))->header;
         return std::string("B");
     });
     REQUIRE(late);
@@ -236,15 +236,15 @@ TEST_CASE("R5: a stale owner's completion changes nothing, and it is told") {
     CHECK(taken.fence() > late->fence());
     CHECK(b.events.wait_for(EventKind::unrecorded).lost == LostReason::other_owner);
 
-    const auto replay = guard.run(key("R5"), {}, [] { return std::string("C"); });
+    const auto replay = guard.run(field_key("R5"), {}, [] { return std::string("C"); });
     CHECK(replay.replayed());
     CHECK(replay.value() == "B");
 }
 
 TEST_CASE("R7: a release between whose check and step the lease was retaken is lost") {
     Bench b;
-    Holder a(b.memory, key("R7"));
-    Holder other(b.memory, key("R7"));
+    Holder a(b.memory, field_key("R7"));
+    Holder other(b.memory, field_key("R7"));
     REQUIRE(a.claim().kind == ClaimKind::acquired);
     CHECK(b.find(a.key)->header.owner == a.owner);  // the check, by the client
     b.clock.advance(lease);
@@ -260,14 +260,14 @@ TEST_CASE("R7: a release between whose check and step the lease was retaken is l
 TEST_CASE("R8: a renewal that arrives after a takeover is refused, and the holder is told") {
     Bench b;
     auto guard = b.guard();
-    const auto thief = std::make_shared<Holder<idem::MemoryStore>>(b.memory, key("R8"));
+    const auto thief = std::make_shared<Holder<idem::MemoryStore>>(b.memory, field_key("R8"));
     b.store.on_renew([&, thief](const idem::RenewRequest&) {
         b.clock.advance(lease);
         CHECK(thief->claim().kind == ClaimKind::acquired);
         return Wire::good;
     });
     std::vector<LostReason> told;
-    const auto outcome = guard.run(key("R8"), {}, [&](Execution& execution) {
+    const auto outcome = guard.run(field_key("R8"), {}, [&](Execution& execution) {
         execution.on_lost([&](LostReason reason) { told.push_back(reason); });
         CHECK(execution.held());
         CHECK_THROWS_AS(execution.checkpoint("half"), idem::LeaseLostError);
@@ -282,7 +282,7 @@ TEST_CASE("R8: a renewal that arrives after a takeover is refused, and the holde
     CHECK_FALSE(outcome.recorded());
     CHECK(outcome.details().lost == LostReason::other_owner);
     CHECK(b.events.count(EventKind::lease_lost) == 1);
-    const auto record = b.find(key("R8"));
+    const auto record = b.find(field_key("R8"));
     CHECK(record->header.owner == thief->owner);
     CHECK(record->header.fence == thief->fence);
     CHECK(record->payload.checkpoint.empty());
@@ -292,7 +292,8 @@ TEST_CASE("R8: a renewal that arrives after a takeover is refused, and the holde
 bool renew_after_takeover() {
     Bench b;
     auto guard = b.guard({.lease = 150ms});
-    const auto thief = std::make_shared<Holder<idem::MemoryStore>>(b.memory, key("R8.heartbeat"));
+    const auto thief =
+        std::make_shared<Holder<idem::MemoryStore>>(b.memory, field_key("R8.heartbeat"));
     b.store.on_renew([clock = b.clock, thief](const idem::RenewRequest& request) {
         if (request.owner == thief->owner) return Wire::good;
         clock.advance(lease);
@@ -300,7 +301,7 @@ bool renew_after_takeover() {
         return Wire::good;
     });
     std::atomic<int> told{0};
-    const auto outcome = guard.run(key("R8.heartbeat"), {}, [&](Execution& execution) {
+    const auto outcome = guard.run(field_key("R8.heartbeat"), {}, [&](Execution& execution) {
         std::latch lost(1);
         execution.on_lost([&](LostReason) {
             told.fetch_add(1);
@@ -314,7 +315,7 @@ bool renew_after_takeover() {
     if (thief->fence == 0) return false;  // it lapsed here before any renewal was sent
     CHECK(told == 1);
     CHECK_FALSE(outcome.recorded());
-    CHECK(b.find(key("R8.heartbeat"))->header.owner == thief->owner);
+    CHECK(b.find(field_key("R8.heartbeat"))->header.owner == thief->owner);
     CHECK(b.events.count(EventKind::lease_lost) == 1);
     return true;
 }
@@ -331,10 +332,11 @@ bool outlive_the_lease() {
     b.store.after_renew([clock = b.clock](const auto&, const auto&) { clock.advance(100ms); });
     std::atomic<int> runs{0};
     bool held = true;
-    const auto outcome = guard.run(key("R10"), {}, [&](Execution& execution) {
+    const auto outcome = guard.run(field_key("R10"), {}, [&](Execution& execution) {
         runs.fetch_add(1);
         while (b.store.renewals() < 8 && execution.held()) {
-            const auto duplicate = guard.run(key("R10"), {}, [&] { return runs.fetch_add(1); });
+            const auto duplicate =
+                guard.run(field_key("R10"), {}, [&] { return runs.fetch_add(1); });
             if (execution.held()) CHECK(duplicate.kind() == OutcomeKind::in_progress);
             idem_test::outlast(1ms);
         }
@@ -356,13 +358,13 @@ TEST_CASE("R10: a handler that outlives its lease many times runs once while dup
 TEST_CASE("R11: work longer than its lease is recorded where nobody took over") {
     Bench b;
     auto guard = b.guard({.heartbeat = false});
-    const auto outcome = guard.run(key("R11"), {}, [&] {
+    const auto outcome = guard.run(field_key("R11"), {}, [&] {
         b.clock.advance(2 * lease);
         return 11;
     });
     CHECK(outcome.executed());
     CHECK(outcome.recorded());
-    const auto replay = guard.run(key("R11"), {}, [] { return 12; });
+    const auto replay = guard.run(field_key("R11"), {}, [] { return 12; });
     CHECK(replay.replayed());
     CHECK(replay.value() == 11);
 }
@@ -370,7 +372,7 @@ TEST_CASE("R11: work longer than its lease is recorded where nobody took over") 
 TEST_CASE("R11: work that outlasts its record too is told so, never silence") {
     Bench b;
     auto guard = b.guard({.heartbeat = false});
-    const auto outcome = guard.run(key("R11.gone"), {}, [&] {
+    const auto outcome = guard.run(field_key("R11.gone"), {}, [&] {
         b.clock.advance(lease + retention);
         return 11;
     });
@@ -385,8 +387,8 @@ TEST_CASE("R11: work that outlasts its record too is told so, never silence") {
 // One question for all stores: the same claim, the same lease.
 template <class Store>
 void takeover_at_lease_end(const Store& store, const idem::testing::ManualClock& clock) {
-    Holder a(store, key("R13"));
-    Holder other(store, key("R13"));
+    Holder a(store, field_key("R13"));
+    Holder other(store, field_key("R13"));
     REQUIRE(a.claim().kind == ClaimKind::acquired);
     clock.advance(lease - tick);
     const auto early = other.claim();
@@ -411,7 +413,7 @@ TEST_CASE("R14: the fence of a key grows across takeover, forget, expiry and pur
     Bench b;
     idem::Fence highest = 0;
     const auto acquire = [&] {
-        Holder holder(b.memory, key("R14"));
+        Holder holder(b.memory, field_key("R14"));
         REQUIRE(holder.claim().kind == ClaimKind::acquired);
         CHECK(holder.fence > highest);
         highest = holder.fence;
@@ -435,17 +437,18 @@ TEST_CASE("R14: the fence of a key grows across takeover, forget, expiry and pur
 TEST_CASE("R16: a guarded call inside a guarded call completes its own key") {
     Bench b;
     auto guard = b.guard();
-    const auto outer = guard.run(key("R16.outer"), {}, [&] {
-        const auto inner = guard.run(key("R16.inner"), {}, [] { return std::string("inner"); });
+    const auto outer = guard.run(field_key("R16.outer"), {}, [&] {
+        const auto inner =
+            guard.run(field_key("R16.inner"), {}, [] { return std::string("inner"); });
         CHECK(inner.executed());
         CHECK(inner.recorded());
-        CHECK(b.find(key("R16.outer"))->header.state == idem::State::running);
+        CHECK(b.find(field_key("R16.outer"))->header.state == idem::State::running);
         return "outer of " + inner.value();
     });
     CHECK(outer.executed());
     CHECK(outer.recorded());
     const auto again = [&](const char* id) {
-        return guard.run(key(id), {}, [] { return std::string("again"); });
+        return guard.run(field_key(id), {}, [] { return std::string("again"); });
     };
     CHECK(again("R16.inner").value() == "inner");
     CHECK(again("R16.outer").value() == "outer of inner");
@@ -455,13 +458,14 @@ TEST_CASE("R16: a guarded call inside a guarded call completes its own key") {
 TEST_CASE("R16: an inner call that throws rolls back its own key and no other") {
     Bench b;
     auto guard = b.guard();
-    const auto outer = guard.run(key("R16.whole"), {}, [&] {
+    const auto outer = guard.run(field_key("R16.whole"), {}, [&] {
         const auto inner = [&] {
-            return guard.run(key("R16.part"), {}, []() -> int { throw std::runtime_error("no"); });
+            return guard.run(field_key("R16.part"), {},
+                             []() -> int { throw std::runtime_error("no"); });
         };
         CHECK_THROWS_AS(inner(), std::runtime_error);
-        CHECK(b.find(key("R16.part"))->header.state == idem::State::released);
-        CHECK(b.find(key("R16.whole"))->header.state == idem::State::running);
+        CHECK(b.find(field_key("R16.part"))->header.state == idem::State::released);
+        CHECK(b.find(field_key("R16.whole"))->header.state == idem::State::running);
         return 1;
     });
     CHECK(outer.recorded());
@@ -475,15 +479,15 @@ TEST_CASE(
     idem::RunOptions options;
     options.wait = wait;
     int runs = 0;
-    const auto outcome = guard.run(key("R16.own"), {}, options, [&] {
+    const auto outcome = guard.run(field_key("R16.own"), {}, options, [&] {
         ++runs;
-        const auto own = guard.run(key("R16.own"), {}, options, [&] { return ++runs; });
+        const auto own = guard.run(field_key("R16.own"), {}, options, [&] { return ++runs; });
         CHECK(own.kind() == OutcomeKind::in_progress);
         CHECK(own.retry_after() == lease);
         // Also from deeper down, and through another guard of the same store.
         auto second = b.guard();
-        const auto deeper = guard.run(key("R16.between"), {}, options, [&] {
-            return second.run(key("R16.own"), {}, options, [&] { return ++runs; }).executed();
+        const auto deeper = guard.run(field_key("R16.between"), {}, options, [&] {
+            return second.run(field_key("R16.own"), {}, options, [&] { return ++runs; }).executed();
         });
         CHECK_FALSE(deeper.value());
         return runs;
@@ -495,9 +499,10 @@ TEST_CASE(
 TEST_CASE("R16: a batch handler that calls a key of its own batch does not wait for itself") {
     Bench b;
     auto guard = b.guard({.wait = for_ever});
-    const std::vector<idem::BatchCall> calls{{.key = key("R16.x")}, {.key = key("R16.y")}};
+    const std::vector<idem::BatchCall> calls{{.key = field_key("R16.x")},
+                                             {.key = field_key("R16.y")}};
     const auto ask = [&](const char* id) {
-        const auto own = guard.run(key(id), {}, [] { return 0; });
+        const auto own = guard.run(field_key(id), {}, [] { return 0; });
         CHECK(own.kind() == OutcomeKind::in_progress);
         return 1;
     };
@@ -515,7 +520,7 @@ TEST_CASE("R16: a batch handler that calls a key of its own batch does not wait 
         CHECK(outcomes[1].get().executed());
     }
     // Afterwards nothing is left behind on this thread.
-    CHECK(guard.run(key("R16.x"), {}, [] { return 2; }).replayed());
+    CHECK(guard.run(field_key("R16.x"), {}, [] { return 2; }).replayed());
 }
 
 TEST_CASE("R16: the same key in another store is another key, and is waited for") {
@@ -526,17 +531,18 @@ TEST_CASE("R16: the same key in another store is another key, and is waited for"
     auto inner = two.guard({.wait = for_ever});
     std::latch taken(1);
     auto holder = std::async(std::launch::async, [&] {
-        return inner.run(key("R16.twice"), {}, [&] {
+        return inner.run(field_key("R16.twice"), {}, [&] {
             taken.count_down();
             two.store.wait_for_claims(3);  // its own, and two looks of the one that waits
             return 2;
         });
     });
     taken.wait();
-    const auto outcome = outer.run(key("R16.twice"), {}, [&] {
-        const auto other = inner.run(key("R16.twice"), {}, [] { return 3; });
+    const auto outcome = outer.run(field_key("R16.twice"), {}, [&] {
+        const auto other = inner.run(field_key("R16.twice"), {}, [] { return 3; });
         CHECK(other.replayed());
-        while (two.store.claims() < 3) (void)inner.run(key("R16.twice"), {}, [] { return 4; });
+        while (two.store.claims() < 3)
+            (void)inner.run(field_key("R16.twice"), {}, [] { return 4; });
         return other.has_value() ? other.value() : -1;
     });
     CHECK(outcome.value() == 2);
@@ -555,14 +561,14 @@ TEST_CASE("R17: two guards on one store each go by their own options") {
         b.guard({.lease = 20s, .retention = 2h, .max_attempts = 7, .events = seen[1].observer()});
     const bool small_first = GENERATE(true, false);
     const auto look = [&](auto& guard, const char* id, Duration its_lease, std::uint16_t its_cap) {
-        const auto outcome = guard.run(key(id), {}, [&] {
-            const auto header = b.find(key(id))->header;
+        const auto outcome = guard.run(field_key(id), {}, [&] {
+            const auto header = b.find(field_key(id))->header;
             CHECK(header.lease_end - header.started == its_lease);
             CHECK(header.policy.max_attempts == its_cap);
             return std::string("eight by");
         });
         CHECK(outcome.executed());
-        const auto header = b.find(key(id))->header;
+        const auto header = b.find(field_key(id))->header;
         return std::pair(header.retention_end - header.completed, header.result);
     };
     if (!small_first) (void)look(large, "R17.warm", 20s, 7);
@@ -592,7 +598,7 @@ TEST_CASE("R19: a loser whose record is gone on its next look claims anew, or re
     Bench b;
     const Fate fate = GENERATE(Fate::completed, Fate::released, Fate::lapsed, Fate::expired);
     auto guard = b.guard({.wait = for_ever});
-    const auto holder = std::make_shared<Holder<idem::MemoryStore>>(b.memory, key("R19"));
+    const auto holder = std::make_shared<Holder<idem::MemoryStore>>(b.memory, field_key("R19"));
     REQUIRE(holder->claim().kind == ClaimKind::acquired);
     b.store.after_claim([=, clock = b.clock](const auto&, const idem::ClaimReply& reply) {
         if (reply.kind != ClaimKind::in_progress) return;
@@ -601,9 +607,9 @@ TEST_CASE("R19: a loser whose record is gone on its next look claims anew, or re
         if (fate == Fate::lapsed) clock.advance(lease);
         if (fate == Fate::expired) clock.advance(lease + retention);
     });
-    const auto outcome = guard.run(key("R19"), {}, [&](Execution& execution) {
+    const auto outcome = guard.run(field_key("R19"), {}, [&](Execution& execution) {
         // R20: it runs only as the owner of a new claim.
-        const auto record = b.find(key("R19"));
+        const auto record = b.find(field_key("R19"));
         CHECK(record->header.state == idem::State::running);
         CHECK(record->header.fence == execution.fence());
         CHECK_FALSE(record->header.owner == holder->owner);
@@ -620,7 +626,7 @@ TEST_CASE("R19: a loser whose record is gone on its next look claims anew, or re
 TEST_CASE("R20: of many losers of an expired record one runs, and only under its claim") {
     Bench b;
     auto guard = b.guard({.wait = for_ever});
-    Holder holder(b.memory, key("R20"));
+    Holder holder(b.memory, field_key("R20"));
     REQUIRE(holder.claim().kind == ClaimKind::acquired);
     std::atomic<int> runs{0};
     std::atomic<int> without_claim{0};
@@ -629,8 +635,8 @@ TEST_CASE("R20: of many losers of an expired record one runs, and only under its
         std::vector<std::jthread> losers;
         for (int i = 0; i < 8; ++i) {
             losers.emplace_back([&] {
-                const auto outcome = guard.run(key("R20"), {}, [&](Execution& execution) {
-                    const auto record = b.find(key("R20"));
+                const auto outcome = guard.run(field_key("R20"), {}, [&](Execution& execution) {
+                    const auto record = b.find(field_key("R20"));
                     if (!record || record->header.fence != execution.fence() ||
                         record->header.state != idem::State::running)
                         without_claim.fetch_add(1);
@@ -653,7 +659,7 @@ TEST_CASE("R22: a waiter whose budget outlasts the holder replays") {
     auto guard = b.guard();
     std::latch taken(1);
     auto holder = std::async(std::launch::async, [&] {
-        return guard.run(key("R22"), {}, [&] {
+        return guard.run(field_key("R22"), {}, [&] {
             taken.count_down();
             b.store.wait_for_claims(6);  // the waiter has polled, not looked once
             return 22;
@@ -662,7 +668,7 @@ TEST_CASE("R22: a waiter whose budget outlasts the holder replays") {
     taken.wait();
     idem::RunOptions options;
     options.wait = for_ever;
-    const auto waiter = guard.run(key("R22"), {}, options, [] { return 23; });
+    const auto waiter = guard.run(field_key("R22"), {}, options, [] { return 23; });
     CHECK(waiter.replayed());
     CHECK(waiter.value() == 22);
     CHECK(holder.get().executed());
@@ -671,9 +677,9 @@ TEST_CASE("R22: a waiter whose budget outlasts the holder replays") {
 TEST_CASE("R23: a finished record is answered by the first look, whatever the budget") {
     Bench b;
     auto guard = b.guard({.wait = for_ever});
-    (void)guard.run(key("R23"), {}, [] { return 1; });
+    (void)guard.run(field_key("R23"), {}, [] { return 1; });
     const auto before = b.store.claims();
-    CHECK(guard.run(key("R23"), {}, [] { return 2; }).replayed());
+    CHECK(guard.run(field_key("R23"), {}, [] { return 2; }).replayed());
     CHECK(b.store.claims() == before + 1);
 }
 
@@ -686,7 +692,7 @@ TEST_CASE("R109: a claim whose answer was lost is given back, and its key is fre
         return cuts->fetch_sub(1) > 0 ? how : Wire::good;
     });
     int runs = 0;
-    const auto call = [&] { return guard.run(key("R109"), {}, [&] { return ++runs; }); };
+    const auto call = [&] { return guard.run(field_key("R109"), {}, [&] { return ++runs; }); };
     if (how == Wire::lost) {
         try {
             (void)call();
@@ -710,18 +716,18 @@ TEST_CASE("R109: a claim whose answer was lost is given back, and its key is fre
 
 TEST_CASE("R109: a claim that only arrives after it was given back acquires nothing") {
     Bench b;
-    Holder late(b.memory, key("R109.late"));
+    Holder late(b.memory, field_key("R109.late"));
     auto release = late.finish_request(idem::FinishKind::release);
     release.counted = false;
     CHECK_FALSE(idem::finish_one(b.memory, release).lost);
     CHECK(late.claim().kind == ClaimKind::stale);
-    CHECK(b.guard().run(key("R109.late"), {}, [] { return 1; }).executed());
+    CHECK(b.guard().run(field_key("R109.late"), {}, [] { return 1; }).executed());
     CHECK(late.claim().kind == ClaimKind::completed);
 }
 
 TEST_CASE("R109: the same claim again is recognised and runs once") {
     Bench b;
-    Holder a(b.memory, key("R109.again"));
+    Holder a(b.memory, field_key("R109.again"));
     const auto first = a.claim();
     b.clock.advance(lease / 2);
     const auto second = a.claim();
@@ -752,9 +758,9 @@ TEST_CASE("R109: a caller that meets its own ended claim claims again as a new o
         (void)idem::finish_one(memory, release);
         return Wire::good;
     });
-    CHECK(b.guard().run(key("R109.stale"), {}, [] { return 1; }).executed());
+    CHECK(b.guard().run(field_key("R109.stale"), {}, [] { return 1; }).executed());
     REQUIRE(seen->size() == 2);
     CHECK_FALSE((*seen)[0] == (*seen)[1]);
 }
 
-}  // namespace
+}  // namespace field_claiming_test

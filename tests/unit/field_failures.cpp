@@ -60,7 +60,7 @@ struct idem::Codec<Cancelling> {
     }
 };
 
-namespace {
+namespace field_failures_test {
 
 using namespace std::chrono_literals;
 using idem::EventKind;
@@ -76,7 +76,7 @@ using idem_test::Bench;
 using idem_test::Expected;
 using idem_test::for_ever;
 using idem_test::Holder;
-using idem_test::key;
+using idem_test::field_key;
 using idem_test::lease;
 using idem_test::Wire;
 
@@ -86,7 +86,7 @@ struct Odd {
 };
 
 State state_of(Bench& b, const char* id) {
-    return b.find(key(id))->header.state;
+    return b.find(field_key(id))->header.state;
 }
 
 // --- classes ------------------------------------------------------------------------------------
@@ -100,19 +100,19 @@ TEST_CASE("R88: a final failure is replayed; a retryable one lets a correct retr
         throw idem::FinalError("422", "no such codec");
     };
     try {
-        (void)guard.run(key("R88.final"), {}, final);
+        (void)guard.run(field_key("R88.final"), {}, final);
         FAIL("the handler's exception was swallowed");
     } catch (const idem::FinalError& e) {
         CHECK(e.code() == "422");
     }
-    const auto replay = guard.run(key("R88.final"), {}, [&] { return ++runs; });
+    const auto replay = guard.run(field_key("R88.final"), {}, [&] { return ++runs; });
     CHECK(replay.kind() == OutcomeKind::failed);
     CHECK(replay.failure() == Failure{FailureClass::final, "422", "no such codec"});
     CHECK(runs == 1);
 
     const auto retryable = [&]() -> int { throw std::runtime_error("busy"); };
-    CHECK_THROWS_WITH(guard.run(key("R88.retry"), {}, retryable), "busy");
-    const auto retry = guard.run(key("R88.retry"), {}, [] { return 5; });
+    CHECK_THROWS_WITH(guard.run(field_key("R88.retry"), {}, retryable), "busy");
+    const auto retry = guard.run(field_key("R88.retry"), {}, [] { return 5; });
     CHECK(retry.executed());
     CHECK(retry.attempt() == 2);
 }
@@ -133,7 +133,7 @@ TEST_CASE("R88: the user's own classes count, and one who fails to say has no sa
     auto guard = b.guard({.classify = classify});
     const auto throws = [&](const char* id, auto error) {
         const auto handler = [&]() -> int { throw error; };
-        CHECK_THROWS_AS(guard.run(key(id), {}, handler), decltype(error));
+        CHECK_THROWS_AS(guard.run(field_key(id), {}, handler), decltype(error));
         return state_of(b, id);
     };
     CHECK(throws("R88.range", std::out_of_range("9")) == State::failed);
@@ -149,8 +149,8 @@ TEST_CASE("R89: an unknown outcome is not run again until somebody has resolved 
         ++runs;
         throw idem::UnknownOutcomeError("504");
     };
-    CHECK_THROWS_AS(guard.run(key("R89"), {}, times_out), idem::UnknownOutcomeError);
-    const auto ask = [&] { return guard.run(key("R89"), {}, [&] { return ++runs; }); };
+    CHECK_THROWS_AS(guard.run(field_key("R89"), {}, times_out), idem::UnknownOutcomeError);
+    const auto ask = [&] { return guard.run(field_key("R89"), {}, [&] { return ++runs; }); };
     for (int i = 0; i < 3; ++i) {
         const auto outcome = ask();
         CHECK(outcome.kind() == OutcomeKind::unknown);
@@ -158,16 +158,16 @@ TEST_CASE("R89: an unknown outcome is not run again until somebody has resolved 
         b.clock.advance(2 * lease);
     }
     CHECK(runs == 1);
-    const auto fence = guard.find(key("R89"))->header.fence;
-    CHECK_FALSE(guard.resolve(key("R89"), fence + 1, idem::Resolution::rerun()));
+    const auto fence = guard.find(field_key("R89"))->header.fence;
+    CHECK_FALSE(guard.resolve(field_key("R89"), fence + 1, idem::Resolution::rerun()));
     SECTION("it has happened") {
-        CHECK(guard.resolve(key("R89"), fence, idem::Resolution::done(89)));
+        CHECK(guard.resolve(field_key("R89"), fence, idem::Resolution::done(89)));
         CHECK(ask().replayed());
         CHECK(ask().value() == 89);
         CHECK(runs == 1);
     }
     SECTION("it has not") {
-        CHECK(guard.resolve(key("R89"), fence, idem::Resolution::rerun()));
+        CHECK(guard.resolve(field_key("R89"), fence, idem::Resolution::rerun()));
         CHECK(ask().executed());
         CHECK(runs == 2);
     }
@@ -179,14 +179,18 @@ TEST_CASE("R88: an expected-like result is recorded as its value") {
     Bench b;
     auto guard = b.guard();
     using Result = Expected<std::string, std::error_code>;
-    const auto call = [&] { return guard.run(key("R88.value"), {}, [] { return Result("v"); }); };
+    const auto call = [&] {
+        return guard.run(field_key("R88.value"), {}, [] { return Result("v"); });
+    };
     static_assert(std::is_same_v<decltype(call()), idem::Outcome<std::string>>);
     CHECK(call().executed());
     CHECK(call().replayed());
     CHECK(call().value() == "v");
 
     using Nothing = Expected<void, std::string>;
-    const auto nothing = [&] { return guard.run(key("R88.void"), {}, [] { return Nothing(); }); };
+    const auto nothing = [&] {
+        return guard.run(field_key("R88.void"), {}, [] { return Nothing(); });
+    };
     CHECK(nothing().executed());
     CHECK(nothing().replayed());
 }
@@ -195,7 +199,7 @@ TEST_CASE("R88: an expected-like result is recorded as its value") {
 template <class Error>
 idem::Outcome<int> settle_error(Bench& b, const char* id, const Error& error) {
     auto guard = b.guard();
-    return guard.run(key(id), {}, [&] { return Expected<int, Error>::fail(error); });
+    return guard.run(field_key(id), {}, [&] { return Expected<int, Error>::fail(error); });
 }
 
 TEST_CASE("R88: the error of an expected-like result settles its key, and nothing is thrown") {
@@ -216,7 +220,7 @@ TEST_CASE("R88: the error of an expected-like result settles its key, and nothin
 
     CHECK(settle_error(b, "R88.422", Declined{422}).failure().code == "422");
     CHECK(state_of(b, "R88.422") == State::failed);
-    CHECK(guard.run(key("R88.422"), {}, [] { return 1; }).kind() == OutcomeKind::failed);
+    CHECK(guard.run(field_key("R88.422"), {}, [] { return 1; }).kind() == OutcomeKind::failed);
     CHECK(settle_error(b, "R88.504", Declined{504}).kind() == OutcomeKind::unknown);
     CHECK(state_of(b, "R88.504") == State::unknown);
     CHECK(settle_error(b, "R88.own", Failure{FailureClass::final, "own", "m"}).failure().code ==
@@ -233,7 +237,7 @@ TEST_CASE("R88: an error without a class is retryable, and never read as a value
     CHECK(state_of(b, "R88.unsaid") == State::released);
 
     auto guard = b.guard();
-    const auto nothing = guard.run(key("R88.void.none"), {}, [] {
+    const auto nothing = guard.run(field_key("R88.void.none"), {}, [] {
         return Expected<void, Failure>::fail({FailureClass::none, {}, {}});
     });
     CHECK(nothing.kind() == OutcomeKind::failed);
@@ -257,7 +261,7 @@ TEST_CASE("R91: a result that could not be saved at first is saved by the backgr
     const int times = GENERATE(1, 4);
     fail_finishes(b, times, how);
     int runs = 0;
-    const auto outcome = guard.run(key("R91"), {}, [&] { return ++runs; });
+    const auto outcome = guard.run(field_key("R91"), {}, [&] { return ++runs; });
     CHECK(outcome.executed());
     CHECK(outcome.value() == 1);
     CHECK_FALSE(outcome.recorded());
@@ -269,7 +273,7 @@ TEST_CASE("R91: a result that could not be saved at first is saved by the backgr
     CHECK(late.fence == outcome.fence());
     CHECK(b.events.count(EventKind::released) == 0);
     CHECK(b.events.count(EventKind::record_abandoned) == 0);
-    const auto replay = guard.run(key("R91"), {}, [&] { return ++runs; });
+    const auto replay = guard.run(field_key("R91"), {}, [&] { return ++runs; });
     CHECK(replay.replayed());
     CHECK(replay.value() == 1);
     CHECK(runs == 1);
@@ -284,7 +288,7 @@ TEST_CASE("R91: whatever fails around saving, the handler runs once and is never
     idem::testing::FaultyStore store(b.memory);
     idem::IdempotencyGuard guard(store, {.events = b.events.observer()});
     int runs = 0;
-    const auto outcome = guard.run(key("R91.any"), {}, [&] {
+    const auto outcome = guard.run(field_key("R91.any"), {}, [&] {
         store.fail_all(Fault::refused, StoreCall::finish);
         return ++runs;
     });
@@ -294,7 +298,7 @@ TEST_CASE("R91: whatever fails around saving, the handler runs once and is never
     store.fail_call(1, fault, of);  // of the background
     (void)b.events.wait_for(EventKind::recorded_late);
     store.heal();
-    CHECK(guard.run(key("R91.any"), {}, [&] { return ++runs; }).replayed());
+    CHECK(guard.run(field_key("R91.any"), {}, [&] { return ++runs; }).replayed());
     CHECK(b.events.count(EventKind::released) == 0);
     CHECK(runs == 1);
 }
@@ -309,10 +313,10 @@ TEST_CASE("R91: while a result is not saved its claim stays, and is never releas
         return *down ? Wire::refused : Wire::good;
     });
     int runs = 0;
-    CHECK_FALSE(guard.run(key("R91.claim"), {}, [&] { return ++runs; }).recorded());
+    CHECK_FALSE(guard.run(field_key("R91.claim"), {}, [&] { return ++runs; }).recorded());
     b.store.wait_for_finishes(4);
     CHECK(state_of(b, "R91.claim") == State::running);
-    const auto meanwhile = guard.run(key("R91.claim"), {}, [&] { return ++runs; });
+    const auto meanwhile = guard.run(field_key("R91.claim"), {}, [&] { return ++runs; });
     CHECK(meanwhile.kind() == OutcomeKind::in_progress);
     CHECK(guard.health().unrecorded == 1);
     b.clock.advance(lease - 1ms);
@@ -321,7 +325,7 @@ TEST_CASE("R91: while a result is not saved its claim stays, and is never releas
     CHECK(renewed >= 1);  // the background keeps the lease
     *down = false;
     (void)b.events.wait_for(EventKind::recorded_late);
-    CHECK(guard.run(key("R91.claim"), {}, [&] { return ++runs; }).replayed());
+    CHECK(guard.run(field_key("R91.claim"), {}, [&] { return ++runs; }).replayed());
     CHECK_FALSE(*released);
     CHECK(runs == 1);
 }
@@ -331,11 +335,11 @@ TEST_CASE("R91: a waiter gets the result as soon as the background has saved it"
     auto guard = b.guard();
     const auto down = std::make_shared<std::atomic<bool>>(true);
     b.store.on_finish([down](const auto&) { return *down ? Wire::refused : Wire::good; });
-    CHECK_FALSE(guard.run(key("R91.waiter"), {}, [] { return 1; }).recorded());
+    CHECK_FALSE(guard.run(field_key("R91.waiter"), {}, [] { return 1; }).recorded());
     idem::RunOptions options;
     options.wait = for_ever;
     auto waiter = std::async(std::launch::async, [&] {
-        return guard.run(key("R91.waiter"), {}, options, [] { return 2; });
+        return guard.run(field_key("R91.waiter"), {}, options, [] { return 2; });
     });
     b.store.wait_for_claims(3);
     *down = false;
@@ -349,17 +353,19 @@ TEST_CASE("R91: the background gives up within its bound, says so, and leaves it
     auto guard = b.guard({.record_retry = 30ms});
     b.store.on_finish([](const auto&) { return Wire::refused; });
     const auto begin = idem::LocalClock::now();
-    CHECK_FALSE(guard.run(key("R91.always"), {}, [] { return 1; }).recorded());
+    CHECK_FALSE(guard.run(field_key("R91.always"), {}, [] { return 1; }).recorded());
     (void)b.events.wait_for(EventKind::record_abandoned);
     CHECK(idem::LocalClock::now() - begin >= 30ms);
     CHECK(b.events.count(EventKind::recorded_late) == 0);
     CHECK(b.events.count(EventKind::released) == 0);
     CHECK(state_of(b, "R91.always") == State::running);
     const auto tried = b.store.finishes();
-    CHECK(guard.run(key("R91.always"), {}, [] { return 2; }).kind() == OutcomeKind::in_progress);
+    CHECK(guard.run(field_key("R91.always"), {}, [] { return 2; }).kind() ==
+          OutcomeKind::in_progress);
     b.clock.advance(2 * lease);
     b.store.on_finish([](const auto&) { return Wire::good; });
-    const auto taken = guard.run(key("R91.always"), {}, [](Execution& e) { return e.takeover(); });
+    const auto taken =
+        guard.run(field_key("R91.always"), {}, [](Execution& e) { return e.takeover(); });
     CHECK(taken.value());
     CHECK(b.store.finishes() == tried + 1);  // nothing of the old one is tried any more
 }
@@ -370,14 +376,14 @@ TEST_CASE("R91: a result that comes too late for another owner's is abandoned, a
     const auto down = std::make_shared<std::atomic<bool>>(true);
     b.store.on_finish([down](const auto&) { return *down ? Wire::refused : Wire::good; });
     b.store.on_renew([](const auto&) { return Wire::refused; });
-    CHECK_FALSE(guard.run(key("R91.taken"), {}, [] { return 1; }).recorded());
+    CHECK_FALSE(guard.run(field_key("R91.taken"), {}, [] { return 1; }).recorded());
     b.clock.advance(lease);
-    Holder other(b.memory, key("R91.taken"));
+    Holder other(b.memory, field_key("R91.taken"));
     CHECK(other.claim().takeover);
     CHECK_FALSE(other.complete(2).lost);
     *down = false;
     CHECK(b.events.wait_for(EventKind::record_abandoned).lost == LostReason::finished);
-    CHECK(guard.run(key("R91.taken"), {}, [] { return 3; }).value() == 2);
+    CHECK(guard.run(field_key("R91.taken"), {}, [] { return 3; }).value() == 2);
 }
 
 // --- rolling back fails -------------------------------------------------------------------------
@@ -389,14 +395,14 @@ TEST_CASE("R92: trouble while rolling back never hides the handler's exception")
     fail_finishes(b, 2, how);
     const auto handler = []() -> int { throw std::domain_error("the original"); };
     try {
-        (void)guard.run(key("R92"), {}, handler);
+        (void)guard.run(field_key("R92"), {}, handler);
         FAIL("nothing was thrown");
     } catch (const std::domain_error& e) {
         CHECK(std::string(e.what()) == "the original");
     }
     CHECK(b.events.count(EventKind::rollback_failed) == 1);
     (void)b.events.wait_for(EventKind::released);  // the background has done it
-    const auto retry = guard.run(key("R92"), {}, [] { return 1; });
+    const auto retry = guard.run(field_key("R92"), {}, [] { return 1; });
     CHECK(retry.executed());
     CHECK(retry.attempt() == 2);
 }
@@ -414,7 +420,7 @@ TEST_CASE("R92: the exception that reaches the caller is the very one that was t
         }
     };
     try {
-        (void)guard.run(key("R92.same"), {}, handler);
+        (void)guard.run(field_key("R92.same"), {}, handler);
         FAIL("nothing was thrown");
     } catch (const std::runtime_error& e) {
         CHECK(&e == thrown);
@@ -430,13 +436,13 @@ TEST_CASE("R94: a throw of any type releases the claim and reaches the caller un
         const auto handler = [&]() -> int { throw error; };
         std::optional<decltype(error)> caught;
         try {
-            (void)guard.run(key(id), {}, handler);
+            (void)guard.run(field_key(id), {}, handler);
         } catch (const decltype(error)& e) {
             caught.emplace(e);
         }
         REQUIRE(caught);
         CHECK(state_of(b, id) == State::released);
-        CHECK(guard.run(key(id), {}, [] { return 1; }).executed());
+        CHECK(guard.run(field_key(id), {}, [] { return 1; }).executed());
         return *caught;
     };
     CHECK(thrown_by("R94.int", 42) == 42);
@@ -511,7 +517,7 @@ TEST_CASE("R94: a thread that is cancelled or exits inside a handler leaves its 
     bool came_back = false;
     void* const result = end_in_handler(
         [&] {
-            (void)guard.run(key("R94.thread"), {}, [&]() -> int { end_here(cancel); });
+            (void)guard.run(field_key("R94.thread"), {}, [&]() -> int { end_here(cancel); });
             came_back = true;
         },
         cancel);
@@ -519,7 +525,7 @@ TEST_CASE("R94: a thread that is cancelled or exits inside a handler leaves its 
     CHECK_FALSE(came_back);
     CHECK(state_of(b, "R94.thread") == State::released);
     CHECK(guard.health().running == 0);
-    const auto retry = guard.run(key("R94.thread"), {}, [] { return 1; });
+    const auto retry = guard.run(field_key("R94.thread"), {}, [] { return 1; });
     CHECK(retry.executed());
     CHECK_FALSE(retry.takeover());
 }
@@ -529,7 +535,8 @@ TEST_CASE("R94: a thread that ends inside a batch handler leaves every claim of 
     auto guard = b.guard();
     const bool cancel = GENERATE(true, false);
     const bool together = GENERATE(true, false);
-    const std::vector<idem::BatchCall> calls{{.key = key("R94.a")}, {.key = key("R94.b")}};
+    const std::vector<idem::BatchCall> calls{{.key = field_key("R94.a")},
+                                             {.key = field_key("R94.b")}};
     void* const result = end_in_handler(
         [&] {
             if (together) {
@@ -546,7 +553,7 @@ TEST_CASE("R94: a thread that ends inside a batch handler leaves every claim of 
     (void)b.events.wait_for(EventKind::released, 2);
     for (const auto* id : {"R94.a", "R94.b"}) {
         CHECK(state_of(b, id) == State::released);
-        CHECK_FALSE(guard.run(key(id), {}, [] { return 1; }).takeover());
+        CHECK_FALSE(guard.run(field_key(id), {}, [] { return 1; }).takeover());
     }
     CHECK(guard.health().running == 0);
 }
@@ -560,9 +567,10 @@ TEST_CASE("R94: the user may class an unwound thread, and is given null for it")
     };
     auto guard = b.guard({.classify = classify});
     (void)end_in_handler(
-        [&] { (void)guard.run(key("R94.class"), {}, []() -> int { end_here(false); }); }, false);
+        [&] { (void)guard.run(field_key("R94.class"), {}, []() -> int { end_here(false); }); },
+        false);
     CHECK(*given_null);
-    CHECK(guard.run(key("R94.class"), {}, [] { return 1; }).kind() == OutcomeKind::unknown);
+    CHECK(guard.run(field_key("R94.class"), {}, [] { return 1; }).kind() == OutcomeKind::unknown);
 }
 
 TEST_CASE("R94: a claim in a frame that is destroyed, as a coroutine's, is released") {
@@ -572,7 +580,7 @@ TEST_CASE("R94: a claim in a frame that is destroyed, as a coroutine's, is relea
         idem::Claim<int> claim;
         std::string local;
     };
-    auto made = guard.claim<int>(key("R94.frame"), {});
+    auto made = guard.claim<int>(field_key("R94.frame"), {});
     auto frame = std::make_unique<Frame>(
         Frame{std::move(std::get<idem::Claim<int>>(made)), "suspended here"});
     CHECK(state_of(b, "R94.frame") == State::running);
@@ -593,10 +601,10 @@ TEST_CASE("R95: a stop that is requested while the result is saved does not stop
     });
     idem::RunOptions options;
     options.stop_token = client.get_token();
-    const auto outcome = guard.run(key("R95"), {}, options, [] { return 1; });
+    const auto outcome = guard.run(field_key("R95"), {}, options, [] { return 1; });
     CHECK(client.stop_requested());
     CHECK(outcome.recorded());
-    CHECK(guard.run(key("R95"), {}, [] { return 2; }).replayed());
+    CHECK(guard.run(field_key("R95"), {}, [] { return 2; }).replayed());
 }
 
 TEST_CASE("R95: a thread that is cancelled while its result is saved saves it first") {
@@ -613,7 +621,7 @@ TEST_CASE("R95: a thread that is cancelled while its result is saved saves it fi
     });
     std::atomic<bool> came_back{false};
     CancellableThread thread([&] {
-        (void)guard.run(key("R95.cancel"), {}, [] { return 1; });
+        (void)guard.run(field_key("R95.cancel"), {}, [] { return 1; });
         pthread_testcancel();
         came_back = true;
     });
@@ -623,7 +631,7 @@ TEST_CASE("R95: a thread that is cancelled while its result is saved saves it fi
     CHECK(thread.end() == PTHREAD_CANCELED);
     CHECK_FALSE(came_back);
     CHECK(state_of(b, "R95.cancel") == State::succeeded);
-    CHECK(guard.run(key("R95.cancel"), {}, [] { return 2; }).value() == 1);
+    CHECK(guard.run(field_key("R95.cancel"), {}, [] { return 2; }).value() == 1);
 }
 
 TEST_CASE("R95: a thread that is cancelled while it claims leaves its key free") {
@@ -642,12 +650,13 @@ TEST_CASE("R95: a thread that is cancelled while it claims leaves its key free")
     } else {
         b.store.on_claim([=](const auto&) { return stop_here(), Wire::good; });
     }
-    CancellableThread thread([&] { (void)guard.run(key("R95.claim"), {}, [] { return 1; }); });
+    CancellableThread thread(
+        [&] { (void)guard.run(field_key("R95.claim"), {}, [] { return 1; }); });
     claiming.wait();
     thread.cancel();
     CHECK(thread.end() == PTHREAD_CANCELED);
     (void)b.events.wait_for(EventKind::released);
-    const auto outcome = guard.run(key("R95.claim"), {}, [] { return 2; });
+    const auto outcome = guard.run(field_key("R95.claim"), {}, [] { return 2; });
     CHECK(outcome.executed());
     CHECK(outcome.attempt() == 1);
     CHECK(guard.health().running == 0);
@@ -658,7 +667,7 @@ TEST_CASE("R95: a thread that is cancelled while it claims leaves its key free")
 TEST_CASE("R97: a stop that is requested during a wait ends it, typed, and runs nothing") {
     Bench b;
     auto guard = b.guard();
-    Holder holder(b.memory, key("R97"));
+    Holder holder(b.memory, field_key("R97"));
     (void)holder.claim();
     std::stop_source stop;
     idem::RunOptions options;
@@ -666,7 +675,7 @@ TEST_CASE("R97: a stop that is requested during a wait ends it, typed, and runs 
     options.stop_token = stop.get_token();
     int runs = 0;
     auto waiter = std::async(std::launch::async, [&] {
-        return guard.run(key("R97"), {}, options, [&] { return ++runs; });
+        return guard.run(field_key("R97"), {}, options, [&] { return ++runs; });
     });
     b.store.wait_for_claims(3);
     stop.request_stop();
@@ -675,30 +684,30 @@ TEST_CASE("R97: a stop that is requested during a wait ends it, typed, and runs 
     CHECK_FALSE(outcome.has_value());
     CHECK(runs == 0);
     CHECK(b.events.count(EventKind::cancelled) == 1);
-    CHECK(b.find(key("R97"))->header.owner == holder.owner);
+    CHECK(b.find(field_key("R97"))->header.owner == holder.owner);
 
     // Requested before, too; but an answer that is there already is given.
-    CHECK(guard.run(key("R97"), {}, options, [&] { return ++runs; }).kind() ==
+    CHECK(guard.run(field_key("R97"), {}, options, [&] { return ++runs; }).kind() ==
           OutcomeKind::cancelled);
     (void)holder.complete(7);
-    CHECK(guard.run(key("R97"), {}, options, [&] { return ++runs; }).value() == 7);
+    CHECK(guard.run(field_key("R97"), {}, options, [&] { return ++runs; }).value() == 7);
 }
 
 TEST_CASE("R97: a waiter whose thread is cancelled goes without a trace") {
     Bench b;
     auto guard = b.guard();
-    Holder holder(b.memory, key("R97.cancel"));
+    Holder holder(b.memory, field_key("R97.cancel"));
     (void)holder.claim();
     idem::RunOptions options;
     options.wait = for_ever;
     CancellableThread thread(
-        [&] { (void)guard.run(key("R97.cancel"), {}, options, [] { return 1; }); });
+        [&] { (void)guard.run(field_key("R97.cancel"), {}, options, [] { return 1; }); });
     b.store.wait_for_claims(3);
     thread.cancel();
     CHECK(thread.end() == PTHREAD_CANCELED);
     CHECK(guard.health().running == 0);
     CHECK_FALSE(holder.complete(7).lost);
-    CHECK(guard.run(key("R97.cancel"), {}, [] { return 2; }).value() == 7);
+    CHECK(guard.run(field_key("R97.cancel"), {}, [] { return 2; }).value() == 7);
 }
 
 TEST_CASE("R97: many waiters are told of the result, and those who give up do not disturb them") {
@@ -707,7 +716,7 @@ TEST_CASE("R97: many waiters are told of the result, and those who give up do no
     std::latch taken(1);
     std::latch go(1);
     auto holder = std::async(std::launch::async, [&] {
-        return guard.run(key("R97.many"), {}, [&] {
+        return guard.run(field_key("R97.many"), {}, [&] {
             taken.count_down();
             go.wait();
             return 97;
@@ -723,7 +732,8 @@ TEST_CASE("R97: many waiters are told of the result, and those who give up do no
             waiters.emplace_back([&, gives_up = i % 3 == 0] {
                 idem::RunOptions options;
                 if (gives_up) options.stop_token = stop.get_token();
-                const auto outcome = guard.run(key("R97.many"), {}, options, [] { return -1; });
+                const auto outcome =
+                    guard.run(field_key("R97.many"), {}, options, [] { return -1; });
                 if (outcome.replayed() && outcome.value() == 97) replayed.fetch_add(1);
                 if (outcome.kind() == OutcomeKind::cancelled) cancelled.fetch_add(1);
             });
@@ -744,7 +754,7 @@ TEST_CASE("R98: a claim that goes out of scope is released, on any path") {
     Bench b;
     auto guard = b.guard();
     const auto open = [&](const char* id) {
-        return std::get<idem::Claim<int>>(guard.claim<int>(key(id), {}));
+        return std::get<idem::Claim<int>>(guard.claim<int>(field_key(id), {}));
     };
     const auto returns = [&] { const auto claim = open("R98.return"); };
     const auto throws = [&] {
@@ -762,7 +772,7 @@ TEST_CASE("R98: a claim that goes out of scope is released, on any path") {
     replaces();
     for (const auto* id : {"R98.return", "R98.throw", "R98.first", "R98.second"}) {
         CHECK(state_of(b, id) == State::released);
-        CHECK(guard.run(key(id), {}, [] { return 1; }).executed());
+        CHECK(guard.run(field_key(id), {}, [] { return 1; }).executed());
     }
     CHECK(guard.health().running == 0);
 }
@@ -778,24 +788,24 @@ TEST_CASE("R98: a destructor throws nothing whatever the store does, and asks it
         if (std::this_thread::get_id() == mine) asked->fetch_add(1);
         return *down ? how : Wire::good;
     });
-    { const auto made = guard.claim<int>(key("R98.down"), {}); }
+    { const auto made = guard.claim<int>(field_key("R98.down"), {}); }
     CHECK(*asked == 1);
     CHECK(b.events.count(EventKind::rollback_failed) == 1);
     *down = false;
     (void)b.events.wait_for(EventKind::released);
-    CHECK(guard.run(key("R98.down"), {}, [] { return 1; }).executed());
+    CHECK(guard.run(field_key("R98.down"), {}, [] { return 1; }).executed());
 }
 
 TEST_CASE("R98: a claim that was taken over is not touched by its destructor") {
     Bench b;
     auto guard = b.guard({.heartbeat = false});
-    Holder other(b.memory, key("R98.lost"));
+    Holder other(b.memory, field_key("R98.lost"));
     {
-        const auto made = guard.claim<int>(key("R98.lost"), {});
+        const auto made = guard.claim<int>(field_key("R98.lost"), {});
         b.clock.advance(lease);
         REQUIRE(other.claim().takeover);
     }
-    CHECK(b.find(key("R98.lost"))->header.owner == other.owner);
+    CHECK(b.find(field_key("R98.lost"))->header.owner == other.owner);
     CHECK(state_of(b, "R98.lost") == State::running);
     CHECK_FALSE(other.complete(1).lost);
 }
@@ -808,12 +818,12 @@ TEST_CASE("R98: a claim outlives the guard and the store that it came from") {
         Bench b;
         copy.emplace(b.memory);
         idem::IdempotencyGuard guard(b.memory, {.events = events.observer()});
-        auto made = guard.claim<int>(key("R98.guard"), {});
+        auto made = guard.claim<int>(field_key("R98.guard"), {});
         claim.emplace(std::move(std::get<idem::Claim<int>>(made)));
     }
     CHECK(std::move(*claim).complete(98).recorded());
     idem::IdempotencyGuard later(*copy);
-    CHECK(later.run(key("R98.guard"), {}, [] { return 1; }).value() == 98);
+    CHECK(later.run(field_key("R98.guard"), {}, [] { return 1; }).value() == 98);
 }
 
 // --- what callers are told ----------------------------------------------------------------------
@@ -824,31 +834,31 @@ std::vector<idem::Outcome<int>> one_of_each(Bench& b) {
     const auto p = idem::Fingerprint::of_bytes("P");
     const auto q = idem::Fingerprint::of_bytes("Q");
     std::vector<idem::Outcome<int>> out;
-    out.push_back(guard.run(key("R100"), p, [] { return 1; }));
-    out.push_back(guard.run(key("R100"), p, [] { return 1; }));
-    out.push_back(guard.run(key("R100"), q, [] { return 1; }));
+    out.push_back(guard.run(field_key("R100"), p, [] { return 1; }));
+    out.push_back(guard.run(field_key("R100"), p, [] { return 1; }));
+    out.push_back(guard.run(field_key("R100"), q, [] { return 1; }));
     out.push_back(settle_error(b, "R100.failed", Declined{422}));
     out.push_back(settle_error(b, "R100.unknown", Declined{504}));
-    Holder holder(b.memory, key("R100.held"));
+    Holder holder(b.memory, field_key("R100.held"));
     (void)holder.claim();
     b.clock.advance(10s);
-    out.push_back(guard.run(key("R100.held"), {}, [] { return 1; }));
+    out.push_back(guard.run(field_key("R100.held"), {}, [] { return 1; }));
     idem::RunOptions stopped;
     std::stop_source stop;
     stop.request_stop();
     stopped.wait = for_ever;
     stopped.stop_token = stop.get_token();
-    out.push_back(guard.run(key("R100.held"), {}, stopped, [] { return 1; }));
+    out.push_back(guard.run(field_key("R100.held"), {}, stopped, [] { return 1; }));
     idem::RunOptions redeem;
     redeem.redeem_only = true;
-    out.push_back(guard.run(key("R100.absent"), {}, redeem, [] { return 1; }));
-    Holder token(b.memory, key("R100.token"));
+    out.push_back(guard.run(field_key("R100.absent"), {}, redeem, [] { return 1; }));
+    Holder token(b.memory, field_key("R100.token"));
     CHECK(
         idem::issue_one(
             b.memory, {.key = token.view(), .owner = token.owner, .validity = 1s, .retention = 1h})
             .issued);
     b.clock.advance(1s);
-    out.push_back(guard.run(key("R100.token"), {}, redeem, [] { return 1; }));
+    out.push_back(guard.run(field_key("R100.token"), {}, redeem, [] { return 1; }));
     return out;
 }
 
@@ -881,7 +891,7 @@ TEST_CASE("R100: each outcome is a code of its own, and comes with what is known
 TEST_CASE("R100: failures of the library are classes of one root, told apart by what to do next") {
     Bench b;
     auto guard = b.guard();
-    const auto call = [&] { return guard.run(key("R100.error"), {}, [] { return 1; }); };
+    const auto call = [&] { return guard.run(field_key("R100.error"), {}, [] { return 1; }); };
     b.store.on_claim([](const auto&) { return Wire::refused; });
     CHECK_THROWS_AS(call(), idem::UnavailableError);
     CHECK_THROWS_AS(call(), idem::Error);
@@ -916,13 +926,13 @@ TEST_CASE("R95: a thread that is cancelled while its result is encoded records i
     void* result = nullptr;
     {
         CancellableThread thread([&] {
-            (void)guard.run(key("R95.encode"), {}, [] { return Cancelling{7}; });
+            (void)guard.run(field_key("R95.encode"), {}, [] { return Cancelling{7}; });
             cancellation_point();
         });
         result = thread.end();
     }
     CHECK(result == PTHREAD_CANCELED);
-    CHECK(b.find(key("R95.encode"))->header.state == State::succeeded);
+    CHECK(b.find(field_key("R95.encode"))->header.state == State::succeeded);
 }
 
-}  // namespace
+}  // namespace field_failures_test

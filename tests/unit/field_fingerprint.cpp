@@ -15,7 +15,7 @@
 #include "support/catch.hpp"
 #include "support/field.hpp"
 
-namespace {
+namespace field_fingerprint_test {
 
 using namespace std::string_literals;
 using namespace std::string_view_literals;
@@ -24,14 +24,14 @@ using idem::OutcomeKind;
 using idem_test::Bench;
 using idem_test::for_ever;
 using idem_test::Holder;
-using idem_test::key;
+using idem_test::field_key;
 
 // What a second request under a key gets, once the first has run.
 OutcomeKind second(const Fingerprint& first_request, const Fingerprint& second_request) {
     Bench b;
     auto guard = b.guard();
-    REQUIRE(guard.run(key("pair"), first_request, [] { return 1; }).executed());
-    return guard.run(key("pair"), second_request, [] { return 2; }).kind();
+    REQUIRE(guard.run(field_key("pair"), first_request, [] { return 1; }).executed());
+    return guard.run(field_key("pair"), second_request, [] { return 2; }).kind();
 }
 
 TEST_CASE("R44: bytes in another order are another request; fields of a map are the same one") {
@@ -52,11 +52,11 @@ TEST_CASE("R44: how a request was fingerprinted is on record, and the two ways n
     auto guard = b.guard();
     const auto bytes = Fingerprint::of_bytes("x");
     const auto fields = Fingerprint::of("x"sv);
-    (void)guard.run(key("R44.bytes"), bytes, [] { return 1; });
-    (void)guard.run(key("R44.fields"), fields, [] { return 1; });
-    CHECK(b.find(key("R44.bytes"))->header.fingerprint.algorithm() ==
+    (void)guard.run(field_key("R44.bytes"), bytes, [] { return 1; });
+    (void)guard.run(field_key("R44.fields"), fields, [] { return 1; });
+    CHECK(b.find(field_key("R44.bytes"))->header.fingerprint.algorithm() ==
           Fingerprint::Algorithm::sha256_bytes);
-    CHECK(b.find(key("R44.fields"))->header.fingerprint.algorithm() ==
+    CHECK(b.find(field_key("R44.fields"))->header.fingerprint.algorithm() ==
           Fingerprint::Algorithm::sha256_fields);
     CHECK(second(bytes, fields) == OutcomeKind::mismatch);
 }
@@ -116,13 +116,14 @@ TEST_CASE("R49: the fingerprint outlives completion and the guard that made it")
     Bench b;
     const auto request = Fingerprint::of_bytes("request");
     {
-        (void)b.guard().run(key("R49"), request, [] { return 1; });
+        (void)b.guard().run(field_key("R49"), request, [] { return 1; });
     }
     idem::IdempotencyGuard cold(idem::MemoryStore{b.memory});
-    CHECK(cold.run(key("R49"), request, [] { return 2; }).value() == 1);
-    CHECK(cold.run(key("R49"), Fingerprint::of_bytes("changed"), [] { return 2; }).kind() ==
+    CHECK(cold.run(field_key("R49"), request, [] { return 2; }).value() == 1);
+    CHECK(cold.run(field_key("R49"), Fingerprint::of_bytes("changed"), [] { return 2; }).kind() ==
           OutcomeKind::mismatch);
-    CHECK(cold.run(key("R49"), {}, [] { return 2; }).replayed());  // none conflicts with nothing
+    CHECK(cold.run(field_key("R49"), {}, [] { return 2; })
+              .replayed());  // none conflicts with nothing
 }
 
 TEST_CASE("R49: a failure and a held record keep their fingerprint too") {
@@ -132,12 +133,14 @@ TEST_CASE("R49: a failure and a held record keep their fingerprint too") {
     const auto other = Fingerprint::of_bytes("other");
     const auto fails = [&]() -> int { throw idem::FinalError("422", "no"); };
     const auto vanishes = [&]() -> int { throw idem::UnknownOutcomeError("504"); };
-    CHECK_THROWS(guard.run(key("R49.failed"), request, fails));
-    CHECK_THROWS(guard.run(key("R49.held"), request, vanishes));
+    CHECK_THROWS(guard.run(field_key("R49.failed"), request, fails));
+    CHECK_THROWS(guard.run(field_key("R49.held"), request, vanishes));
     for (const auto* id : {"R49.failed", "R49.held"})
-        CHECK(guard.run(key(id), other, [] { return 1; }).kind() == OutcomeKind::mismatch);
-    CHECK(guard.run(key("R49.failed"), request, [] { return 1; }).kind() == OutcomeKind::failed);
-    CHECK(guard.run(key("R49.held"), request, [] { return 1; }).kind() == OutcomeKind::unknown);
+        CHECK(guard.run(field_key(id), other, [] { return 1; }).kind() == OutcomeKind::mismatch);
+    CHECK(guard.run(field_key("R49.failed"), request, [] { return 1; }).kind() ==
+          OutcomeKind::failed);
+    CHECK(guard.run(field_key("R49.held"), request, [] { return 1; }).kind() ==
+          OutcomeKind::unknown);
 }
 
 TEST_CASE("R52: another request under a running key is a mismatch at once, and does not wait") {
@@ -145,9 +148,9 @@ TEST_CASE("R52: another request under a running key is a mismatch at once, and d
     auto guard = b.guard({.wait = for_ever});
     const auto p = Fingerprint::of_bytes("P");
     const auto q = Fingerprint::of_bytes("Q");
-    const auto outcome = guard.run(key("R52"), p, [&] {
+    const auto outcome = guard.run(field_key("R52"), p, [&] {
         const auto before = b.store.claims();
-        const auto other = guard.run(key("R52"), q, [] { return 2; });
+        const auto other = guard.run(field_key("R52"), q, [] { return 2; });
         CHECK(other.kind() == OutcomeKind::mismatch);
         CHECK(b.store.claims() == before + 1);
         return 1;
@@ -155,11 +158,11 @@ TEST_CASE("R52: another request under a running key is a mismatch at once, and d
     CHECK(outcome.recorded());
     CHECK(b.events.count(idem::EventKind::in_progress) == 0);
 
-    Holder dead(b.memory, key("R52.lapsed"));
+    Holder dead(b.memory, field_key("R52.lapsed"));
     (void)dead.claim({.fingerprint = p});
     b.clock.advance(idem_test::lease);  // nor may another request take over
-    CHECK(guard.run(key("R52.lapsed"), q, [] { return 2; }).kind() == OutcomeKind::mismatch);
-    CHECK(guard.run(key("R52.lapsed"), p, [] { return 1; }).takeover());
+    CHECK(guard.run(field_key("R52.lapsed"), q, [] { return 2; }).kind() == OutcomeKind::mismatch);
+    CHECK(guard.run(field_key("R52.lapsed"), p, [] { return 1; }).takeover());
 }
 
 TEST_CASE("R53: a request that was rolled back may be corrected; then the first is the conflict") {
@@ -171,15 +174,15 @@ TEST_CASE("R53: a request that was rolled back may be corrected; then the first 
         execution.checkpoint("half of P");
         throw std::runtime_error("no");
     };
-    CHECK_THROWS(guard.run(key("R53"), p, fails));
-    const auto corrected = guard.run(key("R53"), q, [](idem::Execution& execution) {
+    CHECK_THROWS(guard.run(field_key("R53"), p, fails));
+    const auto corrected = guard.run(field_key("R53"), q, [](idem::Execution& execution) {
         CHECK(execution.checkpoint().empty());  // Q must not go on from P's half-done work
         return 2;
     });
     CHECK(corrected.executed());
     CHECK(corrected.attempt() == 2);
-    CHECK(guard.run(key("R53"), p, [] { return 1; }).kind() == OutcomeKind::mismatch);
-    CHECK(guard.run(key("R53"), q, [] { return 1; }).value() == 2);
+    CHECK(guard.run(field_key("R53"), p, [] { return 1; }).kind() == OutcomeKind::mismatch);
+    CHECK(guard.run(field_key("R53"), q, [] { return 1; }).value() == 2);
 }
 
 TEST_CASE("R55: no two ways to join parts give one key or one fingerprint") {
@@ -249,8 +252,8 @@ TEST_CASE("R56: equal requests under different keys both run") {
     Bench b;
     auto guard = b.guard();
     const auto order = Fingerprint::of_bytes(R"({"item":"same"})");
-    CHECK(guard.run(key("R56.customer-1"), order, [] { return 1; }).executed());
-    CHECK(guard.run(key("R56.customer-2"), order, [] { return 2; }).executed());
+    CHECK(guard.run(field_key("R56.customer-1"), order, [] { return 1; }).executed());
+    CHECK(guard.run(field_key("R56.customer-2"), order, [] { return 2; }).executed());
 }
 
 TEST_CASE("R58: a timestamp in the payload does not silently make a retry a new operation") {
@@ -266,7 +269,8 @@ TEST_CASE("R58: a timestamp in the payload does not silently make a retry a new 
     CHECK(submit("film.mkv", 2).replayed());
     // Under a client's key a fingerprint that holds the stamp says so, and nothing runs.
     const auto stamped = [&](int stamp) {
-        return guard.run(key("R58"), Fingerprint::of("film.mkv"sv, stamp), [&] { return ++runs; });
+        return guard.run(field_key("R58"), Fingerprint::of("film.mkv"sv, stamp),
+                         [&] { return ++runs; });
     };
     CHECK(stamped(1).executed());
     CHECK(stamped(2).kind() == OutcomeKind::mismatch);
@@ -286,17 +290,17 @@ TEST_CASE("R59: a record by another algorithm never matches, unless that one is 
     const auto now = Fingerprint::of_bytes("request");
     const char algorithm = GENERATE('\x02', '\x09', '\xFF');
     const auto before = by_algorithm(now, algorithm);
-    REQUIRE(guard.run(key("R59"), before, [] { return 1; }).executed());
-    CHECK(guard.run(key("R59"), now, [] { return 2; }).kind() == OutcomeKind::mismatch);
+    REQUIRE(guard.run(field_key("R59"), before, [] { return 1; }).executed());
+    CHECK(guard.run(field_key("R59"), now, [] { return 2; }).kind() == OutcomeKind::mismatch);
 
     idem::RunOptions changing_over;
     changing_over.fingerprint_before = before;
-    const auto replay = guard.run(key("R59"), now, changing_over, [] { return 2; });
+    const auto replay = guard.run(field_key("R59"), now, changing_over, [] { return 2; });
     CHECK(replay.replayed());
     CHECK(replay.value() == 1);
-    CHECK(b.find(key("R59"))->header.fingerprint == before);  // a replay does not rewrite it
+    CHECK(b.find(field_key("R59"))->header.fingerprint == before);  // a replay does not rewrite it
     changing_over.fingerprint_before = by_algorithm(Fingerprint::of_bytes("other"), algorithm);
-    CHECK(guard.run(key("R59"), now, changing_over, [] { return 2; }).kind() ==
+    CHECK(guard.run(field_key("R59"), now, changing_over, [] { return 2; }).kind() ==
           OutcomeKind::mismatch);
 }
 
@@ -310,7 +314,7 @@ TEST_CASE("R61: the claimed key is completed, though the handler changes its req
         Fingerprint fingerprint;
         idem::RunOptions options;
     };
-    Request request{key(id), Fingerprint::of_bytes("request"), {}};
+    Request request{field_key(id), Fingerprint::of_bytes("request"), {}};
     request.options.request_id = "first-" + std::string(100, 'r');
     const auto outcome = guard.run(request.key, request.fingerprint, request.options, [&] {
         request.key = {.scope = "other.scope", .id = std::string(250, 'y'), .tenant = "t"};
@@ -320,27 +324,28 @@ TEST_CASE("R61: the claimed key is completed, though the handler changes its req
         return 1;
     });
     CHECK(outcome.recorded());
-    const auto record = b.find(key(id));
+    const auto record = b.find(field_key(id));
     REQUIRE(record);
     CHECK(record->header.state == idem::State::succeeded);
     CHECK(record->header.fingerprint == Fingerprint::of_bytes("request"));
     CHECK_FALSE(b.find(request.key));
     const auto event = b.events.wait_for(idem::EventKind::executed);
-    CHECK(event.scope == key(id).scope);
+    CHECK(event.scope == field_key(id).scope);
     CHECK(event.request_id == "first-" + std::string(100, 'r'));
-    CHECK(guard.run(key(id), Fingerprint::of_bytes("request"), [] { return 2; }).value() == 1);
+    CHECK(guard.run(field_key(id), Fingerprint::of_bytes("request"), [] { return 2; }).value() ==
+          1);
 }
 
 TEST_CASE("R61: the claimed key is released, though the handler changes its request and throws") {
     Bench b;
     auto guard = b.guard();
-    auto mine = key("R61.throws");
+    auto mine = field_key("R61.throws");
     const auto handler = [&]() -> int {
-        mine = key(std::string(200, 'y'));
+        mine = field_key(std::string(200, 'y'));
         throw std::runtime_error("no");
     };
     CHECK_THROWS_AS(guard.run(mine, {}, handler), std::runtime_error);
-    CHECK(b.find(key("R61.throws"))->header.state == idem::State::released);
+    CHECK(b.find(field_key("R61.throws"))->header.state == idem::State::released);
 }
 
 TEST_CASE("R61: in a batch too, each claimed key is completed") {
@@ -349,14 +354,16 @@ TEST_CASE("R61: in a batch too, each claimed key is completed") {
     const bool together = GENERATE(true, false);
     const auto change = [](std::vector<idem::BatchCall>& calls) {
         for (auto& call : calls) {
-            call.key = key(std::string(200, 'y'));
+            call.key = field_key(std::string(200, 'y'));
             call.request_id = std::string(200, 'z');
         }
     };
     std::vector<idem::BatchCall> calls{
-        {.key = key("R61.a"), .fingerprint = Fingerprint::of_bytes("a"), .request_id = "one"},
-        {.key = key("R61.b"), .fingerprint = Fingerprint::of_bytes("b"), .request_id = "two"},
-        {.key = key("R61.a"), .fingerprint = Fingerprint::of_bytes("a"), .request_id = "three"}};
+        {.key = field_key("R61.a"), .fingerprint = Fingerprint::of_bytes("a"), .request_id = "one"},
+        {.key = field_key("R61.b"), .fingerprint = Fingerprint::of_bytes("b"), .request_id = "two"},
+        {.key = field_key("R61.a"),
+         .fingerprint = Fingerprint::of_bytes("a"),
+         .request_id = "three"}};
     std::vector<idem::BatchOutcome<int>> outcomes;
     if (together) {
         outcomes = guard.run_batch(calls, [&](std::span<idem::Execution* const> executions) {
@@ -373,7 +380,7 @@ TEST_CASE("R61: in a batch too, each claimed key is completed") {
     CHECK(outcomes[1].get().recorded());
     CHECK(outcomes[2].get().replayed());
     for (const auto* id : {"R61.a", "R61.b"})
-        CHECK(b.find(key(id))->header.state == idem::State::succeeded);
+        CHECK(b.find(field_key(id))->header.state == idem::State::succeeded);
     for (const auto& event : b.events.all())
         CHECK((event.request_id == "one" || event.request_id == "two" ||
                event.request_id == "three"));
@@ -382,15 +389,15 @@ TEST_CASE("R61: in a batch too, each claimed key is completed") {
 TEST_CASE("R61: a two-phase claim keeps the key it was made with") {
     Bench b;
     auto guard = b.guard();
-    auto mine = key("R61.claim");
+    auto mine = field_key("R61.claim");
     idem::RunOptions options;
     options.request_id = std::string(100, 'r');
     auto made = guard.claim<int>(mine, {}, options);
-    mine = key(std::string(200, 'y'));
+    mine = field_key(std::string(200, 'y'));
     options.request_id = "other";
     CHECK(std::move(std::get<idem::Claim<int>>(made)).complete(1).recorded());
-    CHECK(b.find(key("R61.claim"))->header.state == idem::State::succeeded);
+    CHECK(b.find(field_key("R61.claim"))->header.state == idem::State::succeeded);
     CHECK(b.events.wait_for(idem::EventKind::executed).request_id == std::string(100, 'r'));
 }
 
-}  // namespace
+}  // namespace field_fingerprint_test

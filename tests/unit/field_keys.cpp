@@ -14,7 +14,7 @@
 #include "support/catch.hpp"
 #include "support/field.hpp"
 
-namespace {
+namespace field_keys_test {
 
 using namespace std::chrono_literals;
 using namespace std::string_literals;
@@ -25,7 +25,7 @@ using idem::UsageError;
 using idem_test::Bench;
 using idem_test::for_ever;
 using idem_test::Holder;
-using idem_test::key;
+using idem_test::field_key;
 
 std::string refusal(const std::function<void()>& step) {
     try {
@@ -65,7 +65,7 @@ TEST_CASE("R62: a key without scope or id is refused by every way in, and nothin
     const Key bad{.scope = has_scope ? "x" : "", .id = has_id ? "x" : "", .tenant = "t"};
     const auto* const name = has_scope ? "Key::id" : "Key::scope";
     int runs = 0;
-    const std::vector<idem::BatchCall> calls{{.key = key("R62.good")}, {.key = bad}};
+    const std::vector<idem::BatchCall> calls{{.key = field_key("R62.good")}, {.key = bad}};
     const std::vector<std::function<void()>> ways{
         [&] { (void)guard.run(bad, {}, [&] { return ++runs; }); },
         [&] { (void)guard.claim<int>(bad, {}); },
@@ -116,13 +116,13 @@ TEST_CASE("R65: the key tells operations apart, never the name or type of the ca
 TEST_CASE("R65: what is stored names no type of a compiler, and is never read as another type") {
     Bench b;
     auto guard = b.guard();
-    (void)guard.run(key("R65"), {}, [] { return std::string("text"); });
+    (void)guard.run(field_key("R65"), {}, [] { return std::string("text"); });
     // FNV-1a of "text": the same from every compiler.
-    CHECK(b.find(key("R65"))->header.codec.tag == 0xBDE64E3EU);
+    CHECK(b.find(field_key("R65"))->header.codec.tag == 0xBDE64E3EU);
     int runs = 0;
-    CHECK_THROWS_AS(guard.run(key("R65"), {}, [&] { return ++runs; }), idem::CodecError);
+    CHECK_THROWS_AS(guard.run(field_key("R65"), {}, [&] { return ++runs; }), idem::CodecError);
     CHECK(runs == 0);
-    CHECK(guard.run(key("R65"), {}, [] { return std::string(); }).value() == "text");
+    CHECK(guard.run(field_key("R65"), {}, [] { return std::string(); }).value() == "text");
 }
 
 TEST_CASE("R67: the limit of a key is counted in bytes, and the message says so") {
@@ -133,14 +133,14 @@ TEST_CASE("R67: the limit of a key is counted in bytes, and the message says so"
     const auto try_key = [&](const Key& k) {
         return refusal([&] { (void)guard.run(k, {}, [] { return 1; }); });
     };
-    const auto message = try_key(key(wide));
+    const auto message = try_key(field_key(wide));
     CHECK(message.find("Key::id") != std::string::npos);
     CHECK(message.find("800 bytes") != std::string::npos);
     CHECK(message.find("255") != std::string::npos);
 
     const std::string longest(255, 'x');
     const std::string too_long(256, 'x');
-    CHECK(try_key(key(wide.substr(0, 252))).empty());
+    CHECK(try_key(field_key(wide.substr(0, 252))).empty());
     CHECK(try_key({.scope = longest, .id = longest, .tenant = longest}).empty());
     CHECK(try_key({.scope = too_long, .id = "x"}).find("Key::scope") != std::string::npos);
     CHECK(try_key({.scope = "x", .id = too_long}).find("Key::id") != std::string::npos);
@@ -201,10 +201,10 @@ TEST_CASE("R68: failures of any bytes come back as they were") {
     Bench b;
     auto guard = b.guard();
     for (const auto& text : awkward()) {
-        auto made = guard.claim<int>(key(text), {});
+        auto made = guard.claim<int>(field_key(text), {});
         std::move(std::get<idem::Claim<int>>(made))
             .fail({idem::FailureClass::final, text.substr(0, 64), text});
-        const auto replay = guard.run(key(text), {}, [] { return 1; });
+        const auto replay = guard.run(field_key(text), {}, [] { return 1; });
         CHECK(replay.kind() == OutcomeKind::failed);
         CHECK(replay.failure().code == text.substr(0, 64));
         CHECK(replay.failure().message == text);
@@ -247,36 +247,38 @@ TEST_CASE("R73: all looks of one call at the store carry the one key that the ca
         return idem_test::Wire::good;
     });
     auto guard = b.guard();
-    Holder holder(b.memory, key("R73"));
+    Holder holder(b.memory, field_key("R73"));
     (void)holder.claim();
     idem::RunOptions options;
     options.wait = 30ms;
-    CHECK(guard.run(key("R73"), {}, options, [] { return 1; }).kind() == OutcomeKind::in_progress);
+    CHECK(guard.run(field_key("R73"), {}, options, [] { return 1; }).kind() ==
+          OutcomeKind::in_progress);
     CHECK(seen->size() >= 2);
-    for (const Key& k : *seen) CHECK(k == key("R73"));
+    for (const Key& k : *seen) CHECK(k == field_key("R73"));
     seen->clear();
-    (void)guard.run(key("R73.other"), {}, [] { return 1; });  // per call, not per guard
-    CHECK(*seen == std::vector{key("R73.other")});
+    (void)guard.run(field_key("R73.other"), {}, [] { return 1; });  // per call, not per guard
+    CHECK(*seen == std::vector{field_key("R73.other")});
 }
 
 // Every kind of event that a guard tells about one key.
 void tell_much(Bench& b, const idem_test::Guard& guard_in, const std::string& id) {
     auto guard = guard_in;
     const auto p = idem::Fingerprint::of_bytes("P");
-    (void)guard.run(key(id), p, [] { return 1; });
-    (void)guard.run(key(id), p, [] { return 1; });
-    (void)guard.run(key(id), idem::Fingerprint::of_bytes("Q"), [] { return 1; });
-    CHECK_THROWS(guard.run(key(id), p, [] { return std::string(); }));
-    (void)guard.forget(key(id));
-    CHECK_THROWS(guard.run(key(id), p, []() -> int { throw std::runtime_error("no"); }));
-    Holder dead(b.memory, key(id));
+    (void)guard.run(field_key(id), p, [] { return 1; });
+    (void)guard.run(field_key(id), p, [] { return 1; });
+    (void)guard.run(field_key(id), idem::Fingerprint::of_bytes("Q"), [] { return 1; });
+    CHECK_THROWS(guard.run(field_key(id), p, [] { return std::string(); }));
+    (void)guard.forget(field_key(id));
+    CHECK_THROWS(guard.run(field_key(id), p, []() -> int { throw std::runtime_error("no"); }));
+    Holder dead(b.memory, field_key(id));
     (void)dead.claim();
-    (void)guard.run(key(id), {}, [] { return 1; });
+    (void)guard.run(field_key(id), {}, [] { return 1; });
     b.clock.advance(idem_test::lease);
-    CHECK_THROWS(guard.run(key(id), {}, []() -> int { throw idem::UnknownOutcomeError("504"); }));
-    (void)guard.run(key(id), {}, [] { return 1; });
+    CHECK_THROWS(
+        guard.run(field_key(id), {}, []() -> int { throw idem::UnknownOutcomeError("504"); }));
+    (void)guard.run(field_key(id), {}, [] { return 1; });
     b.store.on_claim([](const auto&) { return idem_test::Wire::refused; });
-    CHECK_THROWS(guard.run(key(id), {}, [] { return 1; }));
+    CHECK_THROWS(guard.run(field_key(id), {}, [] { return 1; }));
 }
 
 TEST_CASE("R74: events carry a hash of the key, and the key itself only by choice") {
@@ -284,13 +286,13 @@ TEST_CASE("R74: events carry a hash of the key, and the key itself only by choic
     const std::string secret = "alice@example.com/4111-1111";
     const bool raw = GENERATE(false, true);
     tell_much(b, b.guard({.event_raw_ids = raw}), secret);
-    const auto hash = idem::key_hash(idem::KeyView(idem::Component::call, key(secret)));
+    const auto hash = idem::key_hash(idem::KeyView(idem::Component::call, field_key(secret)));
     CHECK(hash.size() == 16);
     CHECK(b.events.all().size() >= 9);
     for (const auto& event : b.events.all()) {
         INFO(to_string(event.kind));
         CHECK(event.key_hash == hash);
-        CHECK(event.scope == key(secret).scope);
+        CHECK(event.scope == field_key(secret).scope);
         CHECK(event.raw_id == (raw ? secret : ""));
         CHECK(event.detail.find(secret) == std::string::npos);
     }
@@ -300,15 +302,15 @@ TEST_CASE("R74: no message of the library shows an id") {
     Bench b;
     auto guard = b.guard();
     const std::string secret(256, 'S');
-    CHECK(refusal([&] { (void)guard.find(key(secret)); }).find("SSSS") == std::string::npos);
+    CHECK(refusal([&] { (void)guard.find(field_key(secret)); }).find("SSSS") == std::string::npos);
     const auto shown = std::string(60, 'S');
-    (void)guard.run(key(shown), {}, [] { return 1; });
+    (void)guard.run(field_key(shown), {}, [] { return 1; });
     try {
-        (void)guard.run(key(shown), {}, [] { return std::string(); });
+        (void)guard.run(field_key(shown), {}, [] { return std::string(); });
         FAIL("read as another type");
     } catch (const idem::CodecError& e) {
         CHECK(std::string_view(e.what()).find("SSSS") == std::string_view::npos);
     }
 }
 
-}  // namespace
+}  // namespace field_keys_test

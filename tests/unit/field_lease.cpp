@@ -25,7 +25,7 @@
 #include "support/eventually.hpp"
 #include "support/field.hpp"
 
-namespace {
+namespace field_lease_test {
 
 using namespace std::chrono_literals;
 using idem::ClaimKind;
@@ -40,7 +40,7 @@ using idem_test::Bench;
 using idem_test::eventually;
 using idem_test::held_retention;
 using idem_test::Holder;
-using idem_test::key;
+using idem_test::field_key;
 using idem_test::lease;
 using idem_test::Memory;
 using idem_test::retention;
@@ -49,23 +49,23 @@ using idem_test::tick;
 TEST_CASE("R26: a crashed holder blocks its key for its lease, not for the result's retention") {
     Bench b;
     auto guard = b.guard({.retention = 24h});
-    Holder dead(b.memory, key("R26"));
+    Holder dead(b.memory, field_key("R26"));
     REQUIRE(dead.claim({.lease = 200ms}).kind == ClaimKind::acquired);
     b.clock.advance(199ms);
-    CHECK(guard.run(key("R26"), {}, [] { return 1; }).kind() == OutcomeKind::in_progress);
+    CHECK(guard.run(field_key("R26"), {}, [] { return 1; }).kind() == OutcomeKind::in_progress);
     b.clock.advance(101ms);
-    const auto outcome = guard.run(key("R26"), {}, [] { return 2; });
+    const auto outcome = guard.run(field_key("R26"), {}, [] { return 2; });
     CHECK(outcome.executed());
     CHECK(outcome.takeover());
     CHECK(outcome.attempt() == 2);
     b.clock.advance(23h);
-    CHECK(guard.run(key("R26"), {}, [] { return 3; }).value() == 2);
+    CHECK(guard.run(field_key("R26"), {}, [] { return 3; }).value() == 2);
 }
 
 TEST_CASE("R28: a lease of nothing or less is over at once, never without an end") {
     Bench b;
     const Duration none = GENERATE(Duration{0}, Duration{-1}, Duration{-1h});
-    Holder a(b.memory, key("R28"));
+    Holder a(b.memory, field_key("R28"));
     idem::ClaimRequest request;  // past the guard, which refuses it
     request.key = a.view();
     request.owner = a.owner;
@@ -81,7 +81,7 @@ TEST_CASE("R28: a lease of nothing or less is over at once, never without an end
 
 TEST_CASE("R28: what is left of a lease is never negative, and at its end it is over") {
     Bench b;
-    Holder a(b.memory, key("R28.left"));
+    Holder a(b.memory, field_key("R28.left"));
     REQUIRE(a.claim().kind == ClaimKind::acquired);
     b.clock.advance(lease - tick);
     CHECK(b.find(a.key)->lease_left == tick);
@@ -97,7 +97,7 @@ TEST_CASE("R29: a lease is classified right however far its end is away") {
     const Duration distance = GENERATE(Duration{1}, Duration{1ms}, Duration{1s}, Duration{1h});
     const Duration whole = GENERATE(Duration{1h + 1s}, Duration{24h * 365});
     Bench b;
-    Holder a(b.memory, key("R29"));
+    Holder a(b.memory, field_key("R29"));
     REQUIRE(a.claim({.lease = whole}).kind == ClaimKind::acquired);
     b.clock.advance(whole - distance);
     const auto before = b.guard().run(a.key, {}, [] { return 1; });
@@ -120,13 +120,13 @@ TEST_CASE("R31: a lease as long as the user wants: nobody takes over before its 
     auto guard = b.guard();
     RunOptions options;
     options.lease = 1h;
-    auto made = guard.claim<int>(key("R31"), {}, options);
+    auto made = guard.claim<int>(field_key("R31"), {}, options);
     auto& claim = std::get<idem::Claim<int>>(made);
     claim.execution().stop_heartbeat();  // as if its process had died
     b.clock.advance(1h - tick);
-    CHECK(guard.run(key("R31"), {}, [] { return 1; }).kind() == OutcomeKind::in_progress);
+    CHECK(guard.run(field_key("R31"), {}, [] { return 1; }).kind() == OutcomeKind::in_progress);
     b.clock.advance(tick);
-    CHECK(guard.run(key("R31"), {}, [] { return 2; }).takeover());
+    CHECK(guard.run(field_key("R31"), {}, [] { return 2; }).takeover());
 }
 
 // --- R32: durations that cannot work ------------------------------------------------------------
@@ -188,9 +188,9 @@ TEST_CASE("R32: a call refuses a duration that cannot work, before anything is s
     auto guard = b.guard();
     int runs = 0;
     const auto refused = [&](const RunOptions& options, const char* name) {
-        const auto run =
-            refusal([&] { (void)guard.run(key("R32"), {}, options, [&] { return ++runs; }); });
-        const auto claim = refusal([&] { (void)guard.claim<int>(key("R32"), {}, options); });
+        const auto run = refusal(
+            [&] { (void)guard.run(field_key("R32"), {}, options, [&] { return ++runs; }); });
+        const auto claim = refusal([&] { (void)guard.claim<int>(field_key("R32"), {}, options); });
         CHECK(run.find(name) != std::string::npos);
         CHECK(claim.find(name) != std::string::npos);
     };
@@ -218,16 +218,16 @@ TEST_CASE("R32: the longest durations work to their last microsecond") {
     options.lease = idem::duration_max;
     options.retention = idem::duration_max;
     auto guard = b.guard({.held_retention = idem::duration_max, .orphan = idem::Orphan::hold});
-    (void)guard.run(key("R32.max"), {}, options, [&] {
-        const auto header = b.find(key("R32.max"))->header;
+    (void)guard.run(field_key("R32.max"), {}, options, [&] {
+        const auto header = b.find(field_key("R32.max"))->header;
         CHECK(header.lease_end - header.started == idem::duration_max);
         CHECK(header.retention_end > header.lease_end);
         return 1;
     });
     b.clock.advance(idem::duration_max - tick);
-    CHECK(guard.run(key("R32.max"), {}, [] { return 2; }).replayed());
+    CHECK(guard.run(field_key("R32.max"), {}, [] { return 2; }).replayed());
     b.clock.advance(tick);
-    CHECK(guard.run(key("R32.max"), {}, [] { return 2; }).executed());
+    CHECK(guard.run(field_key("R32.max"), {}, [] { return 2; }).executed());
 }
 
 TEST_CASE("R32: a lease that no heartbeat can keep is refused where there is one") {
@@ -240,7 +240,7 @@ TEST_CASE("R32: a lease that no heartbeat can keep is refused where there is one
     RunOptions shorter;
     shorter.lease = 10ms - tick;
     const auto call = [&](auto& of) {
-        return refusal([&] { (void)of.run(key("R32.beat"), {}, shorter, [] { return 1; }); });
+        return refusal([&] { (void)of.run(field_key("R32.beat"), {}, shorter, [] { return 1; }); });
     };
     CHECK(call(guard).find("RunOptions::lease") != std::string::npos);
     CHECK(b.store.claims() == 0);
@@ -267,13 +267,13 @@ TEST_CASE("R32: a store slower than a third of the lease is refused where there 
     RunOptions shorter;
     shorter.lease = 6s - tick;
     const auto run =
-        refusal([&] { (void)guard.run(key("R32.slow"), {}, shorter, [] { return 1; }); });
+        refusal([&] { (void)guard.run(field_key("R32.slow"), {}, shorter, [] { return 1; }); });
     CHECK(run.find("RunOptions::lease") != std::string::npos);
-    const auto claim = refusal([&] { (void)guard.claim<int>(key("R32.slow"), {}, shorter); });
+    const auto claim = refusal([&] { (void)guard.claim<int>(field_key("R32.slow"), {}, shorter); });
     CHECK(claim.find("RunOptions::lease") != std::string::npos);
     CHECK(slow.claims() == 0);
     shorter.lease = 6s;
-    CHECK(guard.run(key("R32.slow"), {}, shorter, [] { return 1; }).recorded());
+    CHECK(guard.run(field_key("R32.slow"), {}, shorter, [] { return 1; }).recorded());
 }
 
 TEST_CASE("R32: tokens and detached claims refuse the same durations") {
@@ -285,7 +285,7 @@ TEST_CASE("R32: tokens and detached claims refuse the same durations") {
             refusal([&] { (void)idem::TokenIssuer(b.store, "field.token", {.validity = value}); });
         CHECK(issuer.find("TokenOptions::validity") != std::string::npos);
 
-        auto made = guard.claim<int>(key("R32.detach"), {});
+        auto made = guard.claim<int>(field_key("R32.detach"), {});
         auto& claim = std::get<idem::Claim<int>>(made);
         const auto detach = refusal([&] { (void)std::move(claim).detach(value); });
         CHECK(detach.find("detach") != std::string::npos);
@@ -328,7 +328,8 @@ TEST_CASE("R34: after any history every record still has an end, and none outliv
     std::mt19937_64 random(seed);
     Bench b;
     std::vector<Holder<idem::MemoryStore>> holders;
-    for (int i = 0; i < 40; ++i) holders.emplace_back(b.memory, key("R34." + std::to_string(i)));
+    for (int i = 0; i < 40; ++i)
+        holders.emplace_back(b.memory, field_key("R34." + std::to_string(i)));
     int seen = 0;
     for (int step = 0; step < 5'000; ++step) {
         random_step(random, b.memory, holders);
@@ -352,24 +353,24 @@ TEST_CASE("R34: after any history every record still has an end, and none outliv
 TEST_CASE("R35: a record past its retention is nothing, though nobody has removed it") {
     Bench b;
     auto guard = b.guard({.retention = 1h});
-    (void)guard.run(key("R35"), {}, [] { return 1; });
+    (void)guard.run(field_key("R35"), {}, [] { return 1; });
     b.clock.advance(1h - tick);
-    CHECK(guard.find(key("R35")));
+    CHECK(guard.find(field_key("R35")));
     CHECK(guard.list().records.size() == 1);
-    CHECK(guard.run(key("R35"), {}, [] { return 2; }).replayed());
+    CHECK(guard.run(field_key("R35"), {}, [] { return 2; }).replayed());
     b.clock.advance(tick);
     CHECK(b.memory.usage().records == 1);  // it lies there still
-    CHECK_FALSE(guard.find(key("R35")));
+    CHECK_FALSE(guard.find(field_key("R35")));
     CHECK(guard.list().records.empty());
-    CHECK_FALSE(guard.forget(key("R35")));
-    const auto outcome = guard.run(key("R35"), {}, [] { return 2; });
+    CHECK_FALSE(guard.forget(field_key("R35")));
+    const auto outcome = guard.run(field_key("R35"), {}, [] { return 2; });
     CHECK(outcome.executed());
     CHECK(outcome.attempt() == 1);
 }
 
 TEST_CASE("R37: a record that is released long after its lease is kept from that moment on") {
     Bench b;
-    Holder a(b.memory, key("R37"));
+    Holder a(b.memory, field_key("R37"));
     REQUIRE(a.claim({.retention = 1h}).kind == ClaimKind::acquired);
     b.clock.advance(lease + 1h - tick);  // the last moment of its claim's retention
     auto release = a.finish_request(idem::FinishKind::release);
@@ -384,9 +385,9 @@ TEST_CASE("R37: a record that is released long after its lease is kept from that
 
 TEST_CASE("R38: purge removes what is past its retention, and no orphan before that") {
     Bench b;
-    Holder orphan(b.memory, key("R38.orphan"));
-    Holder gone(b.memory, key("R38.gone"));
-    Holder live(b.memory, key("R38.live"));
+    Holder orphan(b.memory, field_key("R38.orphan"));
+    Holder gone(b.memory, field_key("R38.gone"));
+    Holder live(b.memory, field_key("R38.live"));
     REQUIRE(orphan.claim({.retention = 2h}).kind == ClaimKind::acquired);
     REQUIRE(gone.claim({.retention = 1h}).kind == ClaimKind::acquired);
     b.clock.advance(lease + 1h);
@@ -404,8 +405,8 @@ TEST_CASE("R38: two that purge at once remove each record once, and nothing that
     constexpr std::size_t each = 2'000;
     std::vector<Holder<idem::MemoryStore>> live;
     for (std::size_t i = 0; i < each; ++i) {
-        Holder gone(b.memory, key("R38.gone." + std::to_string(i)));
-        live.emplace_back(b.memory, key("R38.live." + std::to_string(i)));
+        Holder gone(b.memory, field_key("R38.gone." + std::to_string(i)));
+        live.emplace_back(b.memory, field_key("R38.live." + std::to_string(i)));
         (void)gone.claim({.retention = 1h});
         (void)live.back().claim({.retention = 3h});
     }
@@ -440,13 +441,13 @@ bool lease_ends_here_first(Duration jump) {
     b.clock.advance(jump);  // far from this machine's clock, in either direction
     auto one = b.guard({.lease = 100ms, .heartbeat = false});
     auto two = b.guard({.lease = 100ms, .heartbeat = false});
-    const auto outcome = one.run(key("R40"), {}, [&](Execution& execution) {
+    const auto outcome = one.run(field_key("R40"), {}, [&](Execution& execution) {
         CHECK(eventually([&] { return !execution.held(); }));
-        const auto other = two.run(key("R40"), {}, [] { return 2; });
+        const auto other = two.run(field_key("R40"), {}, [] { return 2; });
         CHECK(other.kind() == OutcomeKind::in_progress);
         CHECK(other.retry_after() == 100ms);
         b.clock.advance(100ms);
-        return two.run(key("R40"), {}, [] { return 2; }).takeover();
+        return two.run(field_key("R40"), {}, [] { return 2; }).takeover();
     });
     CHECK(outcome.value());
     CHECK_FALSE(outcome.recorded());
@@ -461,13 +462,13 @@ TEST_CASE("R40: only the store's clock decides; time that passes here takes no l
 TEST_CASE("R41: a wait ends on its own budget though the store's clock steps back") {
     Bench b;
     auto guard = b.guard();
-    Holder holder(b.memory, key("R41"));
+    Holder holder(b.memory, field_key("R41"));
     REQUIRE(holder.claim().kind == ClaimKind::acquired);
     b.store.after_claim([clock = b.clock](const auto&, const auto&) { clock.advance(-1h); });
     RunOptions options;
     options.wait = 40ms;
     const auto begin = idem::LocalClock::now();
-    const auto outcome = guard.run(key("R41"), {}, options, [] { return 1; });
+    const auto outcome = guard.run(field_key("R41"), {}, options, [] { return 1; });
     CHECK(idem::LocalClock::now() - begin >= 40ms);
     CHECK(outcome.kind() == OutcomeKind::in_progress);
     CHECK(b.store.claims() >= 3);  // it has polled meanwhile
@@ -486,4 +487,4 @@ TEST_CASE("R41: local deadlines are counted on a clock that nobody can set") {
     CHECK(now <= boot_time());
 }
 
-}  // namespace
+}  // namespace field_lease_test

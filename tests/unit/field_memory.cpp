@@ -15,7 +15,7 @@
 #include "support/catch.hpp"
 #include "support/field.hpp"
 
-namespace {
+namespace field_memory_test {
 
 using namespace std::chrono_literals;
 using idem::EventKind;
@@ -27,7 +27,7 @@ using idem::UnrecordedReason;
 using idem_test::Bench;
 using idem_test::for_ever;
 using idem_test::Holder;
-using idem_test::key;
+using idem_test::field_key;
 using idem_test::lease;
 using idem_test::Wire;
 
@@ -37,7 +37,7 @@ TEST_CASE("R125: a million unique keys that expire leave a bounded store, though
     constexpr int alive = 1'000;  // as many as are within their retention at any moment
     std::uint64_t most_records = 0;
     std::uint64_t most_bytes = 0;
-    idem::Key k = key("R125");
+    idem::Key k = field_key("R125");
     for (int i = 0; i < keys; ++i) {
         k.id = "R125." + std::to_string(i);
         Holder<idem::MemoryStore> holder(b.memory, k);
@@ -58,18 +58,20 @@ TEST_CASE("R125: a store that is full refuses new keys, drops none, and takes wh
     const idem::MemoryStore full({.records_max = 2, .clock = b.clock});
     const idem_test::Recorder events;
     idem::IdempotencyGuard guard(full, {.events = events.observer()});
-    auto made = guard.claim<int>(key("R125.held"), {});
-    REQUIRE(guard.run(key("R125.done"), {}, [] { return 1; }).recorded());
+    auto made = guard.claim<int>(field_key("R125.held"), {});
+    REQUIRE(guard.run(field_key("R125.done"), {}, [] { return 1; }).recorded());
     int runs = 0;
-    const auto another = [&] { return guard.run(key("R125.new"), {}, [&] { return ++runs; }); };
+    const auto another = [&] {
+        return guard.run(field_key("R125.new"), {}, [&] { return ++runs; });
+    };
     CHECK_THROWS_AS(another(), idem::UnavailableError);
     CHECK(runs == 0);
     CHECK(events.count(EventKind::store_error) == 1);
-    CHECK(guard.run(key("R125.done"), {}, [] { return 2; }).value() == 1);
+    CHECK(guard.run(field_key("R125.done"), {}, [] { return 2; }).value() == 1);
     auto& claim = std::get<idem::Claim<int>>(made);
     claim.execution().checkpoint("still heard");
     CHECK(std::move(claim).complete(3).recorded());
-    CHECK(guard.run(key("R125.held"), {}, [] { return 4; }).value() == 3);
+    CHECK(guard.run(field_key("R125.held"), {}, [] { return 4; }).value() == 3);
     b.clock.advance(idem_test::retention);  // what has expired makes room by itself
     CHECK(another().executed());
 }
@@ -86,7 +88,7 @@ TEST_CASE("R127: 32 threads over 10,000 keys leave nothing behind but the record
         gate.arrive_and_wait();
         for (int i = 0; i < keys; ++i) {
             const int n = (i + me % 4 * keys / 4) % keys;  // eight at a time begin with the same
-            const auto outcome = guard.run(key("R127." + std::to_string(n)), {}, [&] {
+            const auto outcome = guard.run(field_key("R127." + std::to_string(n)), {}, [&] {
                 runs[static_cast<std::size_t>(n)].fetch_add(1);
                 return n;
             });
@@ -128,9 +130,9 @@ TEST_CASE(
                 return me;
             };
             try {
-                const auto outcome = guard.run(key("R127.one"), {}, handler);
+                const auto outcome = guard.run(field_key("R127.one"), {}, handler);
                 // Forgotten only once it has finished: nobody is inside then.
-                if (outcome.executed()) (void)guard.forget(key("R127.one"));
+                if (outcome.executed()) (void)guard.forget(field_key("R127.one"));
             } catch (int) {
             }
         }
@@ -167,13 +169,13 @@ TEST_CASE("R130: a store that cannot be reached: the handler does not run, and i
     b.store.on_claim([](const auto&) { return Wire::refused; });
     int runs = 0;
     try {
-        (void)guard.run(key("R130"), {}, [&] { return ++runs; });
+        (void)guard.run(field_key("R130"), {}, [&] { return ++runs; });
         FAIL("the call went through");
     } catch (const idem::UnavailableError& e) {
         CHECK_FALSE(e.may_have_applied());
     }
-    CHECK_THROWS_AS(guard.claim<int>(key("R130"), {}), idem::UnavailableError);
-    const std::vector<idem::BatchCall> calls{{.key = key("R130")}};
+    CHECK_THROWS_AS(guard.claim<int>(field_key("R130"), {}), idem::UnavailableError);
+    const std::vector<idem::BatchCall> calls{{.key = field_key("R130")}};
     const auto outcomes = guard.run_batch(calls, [&](Execution&, std::size_t) { return ++runs; });
     CHECK_THROWS_AS(outcomes[0].get(), idem::UnavailableError);
     CHECK(runs == 0);
@@ -187,7 +189,7 @@ TEST_CASE("R130: by choice it runs once without a claim, and says so") {
     const Wire how = GENERATE(Wire::refused, Wire::lost);
     b.store.on_claim([how](const auto&) { return how; });
     int runs = 0;
-    const auto outcome = guard.run(key("R130.open"), {}, [&](Execution& execution) {
+    const auto outcome = guard.run(field_key("R130.open"), {}, [&](Execution& execution) {
         CHECK_FALSE(execution.held());
         CHECK(execution.stop_token().stop_requested());
         CHECK_THROWS_AS(execution.checkpoint("x"), idem::LeaseLostError);
@@ -209,7 +211,7 @@ TEST_CASE("R130: an unprotected handler that throws, too, is told of, and its ex
     auto guard = b.guard({.store_down = StoreDown::run_unprotected});
     b.store.on_claim([](const auto&) { return Wire::refused; });
     const auto throws = []() -> int { throw std::runtime_error("no"); };
-    CHECK_THROWS_WITH(guard.run(key("R130.throws"), {}, throws), "no");
+    CHECK_THROWS_WITH(guard.run(field_key("R130.throws"), {}, throws), "no");
     CHECK(b.store.finishes() == 0);
     CHECK(b.events.count(EventKind::ran_unprotected) == 1);
 }
@@ -218,14 +220,15 @@ TEST_CASE("R130: what runs unprotected in two phases and in batches says so as w
     Bench b;
     auto guard = b.guard({.store_down = StoreDown::run_unprotected});
     b.store.on_claim([](const auto&) { return Wire::refused; });
-    auto made = guard.claim<int>(key("R130.claim"), {});
+    auto made = guard.claim<int>(field_key("R130.claim"), {});
     auto& claim = std::get<idem::Claim<int>>(made);
     CHECK_FALSE(claim.held());
     const auto completed = std::move(claim).complete(1);
     CHECK_FALSE(completed.protected_run());
     CHECK_FALSE(completed.recorded());
 
-    const std::vector<idem::BatchCall> calls{{.key = key("R130.x")}, {.key = key("R130.y")}};
+    const std::vector<idem::BatchCall> calls{{.key = field_key("R130.x")},
+                                             {.key = field_key("R130.y")}};
     const auto each = guard.run_batch(calls, [](Execution&, std::size_t) { return 1; });
     const auto together = guard.run_batch(calls, [](std::span<Execution* const> executions) {
         return std::vector<int>(executions.size(), 1);
@@ -241,11 +244,12 @@ TEST_CASE("R130: garbage, a full store or a usage error never make a handler run
     idem::IdempotencyGuard guard(idem::MemoryStore({.records_max = 1, .clock = b.clock}),
                                  {.store_down = StoreDown::run_unprotected});
     int runs = 0;
-    CHECK_THROWS_AS(guard.run(key(""), {}, [&] { return ++runs; }), idem::UsageError);
-    CHECK(guard.run(key("R130.one"), {}, [] { return 1; }).recorded());
+    CHECK_THROWS_AS(guard.run(field_key(""), {}, [&] { return ++runs; }), idem::UsageError);
+    CHECK(guard.run(field_key("R130.one"), {}, [] { return 1; }).recorded());
     // Promise 13: a new key gets `UnavailableError` (full), never an unprotected run.
-    CHECK_THROWS_AS(guard.run(key("R130.two"), {}, [&] { return ++runs; }), idem::UnavailableError);
-    const std::vector<idem::BatchCall> calls{{.key = key("R130.three")}};
+    CHECK_THROWS_AS(guard.run(field_key("R130.two"), {}, [&] { return ++runs; }),
+                    idem::UnavailableError);
+    const std::vector<idem::BatchCall> calls{{.key = field_key("R130.three")}};
     const auto outcomes = guard.run_batch(calls, [&](Execution&, std::size_t) { return ++runs; });
     CHECK_THROWS_AS(outcomes[0].get(), idem::UnavailableError);
     CHECK(runs == 0);
@@ -259,7 +263,7 @@ TEST_CASE("R131: nothing stands in for a store that is down: no memory of this p
     auto two = b.guard({.store_down = StoreDown::run_unprotected});
     int runs = 0;
     const auto call = [&](auto& guard) {
-        return guard.run(key("R131"), {}, [&] { return ++runs; });
+        return guard.run(field_key("R131"), {}, [&] { return ++runs; });
     };
     for (auto* guard : {&one, &one, &two}) {
         const auto outcome = call(*guard);
@@ -283,7 +287,7 @@ TEST_CASE("R133: conflicts are no failures of the store, and are not tried again
     const auto p = idem::Fingerprint::of_bytes("P");
     const auto q = idem::Fingerprint::of_bytes("Q");
     constexpr int callers = 64;
-    const auto outcome = guard.run(key("R133"), p, [&] {
+    const auto outcome = guard.run(field_key("R133"), p, [&] {
         const auto before = b.store.claims();
         std::atomic<int> in_progress{0};
         std::atomic<int> mismatch{0};
@@ -291,7 +295,7 @@ TEST_CASE("R133: conflicts are no failures of the store, and are not tried again
             std::vector<std::jthread> threads;
             for (int i = 0; i < callers; ++i) {
                 threads.emplace_back([&, same = i % 2 == 0] {
-                    const auto other = guard.run(key("R133"), same ? p : q, [] { return 0; });
+                    const auto other = guard.run(field_key("R133"), same ? p : q, [] { return 0; });
                     if (other.kind() == OutcomeKind::in_progress) in_progress.fetch_add(1);
                     if (other.kind() == OutcomeKind::mismatch) mismatch.fetch_add(1);
                 });
@@ -305,20 +309,20 @@ TEST_CASE("R133: conflicts are no failures of the store, and are not tried again
     CHECK(outcome.recorded());
     CHECK(b.events.count(EventKind::store_error) == 0);
     CHECK(guard.health().ok());
-    CHECK(guard.run(key("R133.other"), {}, [] { return 1; }).executed());
+    CHECK(guard.run(field_key("R133.other"), {}, [] { return 1; }).executed());
 }
 
 TEST_CASE("R133: waiters poll boundedly: their looks become rarer, and none holds the others up") {
     Bench b;
     auto guard = b.guard();
-    Holder holder(b.memory, key("R133.wait"));
+    Holder holder(b.memory, field_key("R133.wait"));
     (void)holder.claim();
     idem::RunOptions options;
     options.wait = 100ms;
-    const auto outcome = guard.run(key("R133.wait"), {}, options, [] { return 1; });
+    const auto outcome = guard.run(field_key("R133.wait"), {}, options, [] { return 1; });
     CHECK(outcome.kind() == OutcomeKind::in_progress);
     CHECK(b.store.claims() >= 2);
     CHECK(b.store.claims() <= 50);  // looking all the time would be thousands
 }
 
-}  // namespace
+}  // namespace field_memory_test

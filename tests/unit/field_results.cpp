@@ -118,7 +118,7 @@ struct Codec<idem_field::Brittle> {
 
 }  // namespace idem
 
-namespace {
+namespace field_results_test {
 
 using namespace std::chrono_literals;
 using namespace std::string_literals;
@@ -132,17 +132,17 @@ using idem_field::Stubborn;
 using idem_field::Ticket;
 using idem_test::Bench;
 using idem_test::Holder;
-using idem_test::key;
+using idem_test::field_key;
 
 TEST_CASE("R76: a record that is completed without a result answers so, typed and at once") {
     Bench b;
     auto guard = b.guard({.wait = idem_test::for_ever});
-    Holder holder(b.memory, key("R76"));
+    Holder holder(b.memory, field_key("R76"));
     (void)holder.claim();
     const auto request = holder.finish_request(idem::FinishKind::complete);
     REQUIRE_FALSE(idem::finish_one(b.memory, request).lost);  // completed; no result came along
     int runs = 0;
-    const auto outcome = guard.run(key("R76"), {}, [&] { return ++runs; });
+    const auto outcome = guard.run(field_key("R76"), {}, [&] { return ++runs; });
     CHECK(outcome.replayed());
     CHECK_FALSE(outcome.has_value());
     CHECK(outcome.details().result == ResultKind::none);
@@ -153,24 +153,25 @@ TEST_CASE("R76: a record that is completed without a result answers so, typed an
 TEST_CASE("R76: a result whose bytes are missing is an error with an event, not a second run") {
     Bench b;
     auto guard = b.guard();
-    Holder holder(b.memory, key("R76.bytes"));
+    Holder holder(b.memory, field_key("R76.bytes"));
     (void)holder.claim();
     auto request = holder.finish_request(idem::FinishKind::complete);
     request.result_kind = ResultKind::value;
     request.codec = idem::codec_id<int>();
     REQUIRE_FALSE(idem::finish_one(b.memory, request).lost);
     int runs = 0;
-    CHECK_THROWS_AS(guard.run(key("R76.bytes"), {}, [&] { return ++runs; }), idem::CodecError);
+    CHECK_THROWS_AS(guard.run(field_key("R76.bytes"), {}, [&] { return ++runs; }),
+                    idem::CodecError);
     CHECK(b.events.count(EventKind::schema_error) == 1);
     CHECK(runs == 0);
-    CHECK(b.find(key("R76.bytes"))->header.state == State::succeeded);
+    CHECK(b.find(field_key("R76.bytes"))->header.state == State::succeeded);
 }
 
 // What may lie under a key and is no record of this version.
 std::vector<std::string> garbage() {
     Bench b;
     idem::testing::ModelStore store(b.clock);
-    Holder holder(store, key("sample"));
+    Holder holder(store, field_key("sample"));
     (void)holder.claim();
     (void)holder.complete(1);
     const auto good = store.get_raw(holder.view()).value();
@@ -200,7 +201,7 @@ TEST_CASE("R77: garbage under a key is an error with an event, and is never over
                                              .store_down = idem::StoreDown::run_unprotected,
                                              .events = events.observer()});
         INFO("sample " << i);
-        const auto k = key("R77");
+        const auto k = field_key("R77");
         const idem::KeyView view(idem::Component::call, k);
         store.put_raw(view, all[i]);
         int runs = 0;
@@ -210,7 +211,7 @@ TEST_CASE("R77: garbage under a key is an error with an event, and is never over
         CHECK_THROWS_AS(guard.find(k), idem::SchemaError);
         CHECK_THROWS_AS(guard.forget(k), idem::SchemaError);
         CHECK(guard.list().trouble.kind == idem::Trouble::Kind::schema);
-        const std::vector<idem::BatchCall> calls{{.key = k}, {.key = key("R77.good")}};
+        const std::vector<idem::BatchCall> calls{{.key = k}, {.key = field_key("R77.good")}};
         const auto outcomes =
             guard.run_batch(calls, [&](idem::Execution&, std::size_t) { return ++runs; });
         CHECK_THROWS_AS(outcomes[0].get(), idem::SchemaError);
@@ -225,7 +226,7 @@ TEST_CASE("R77: what turns to garbage under a holder is not overwritten by its r
     idem::testing::ModelStore store(b.clock);
     const idem_test::Recorder events;
     idem::IdempotencyGuard guard(store, {.record_retry = 1us, .events = events.observer()});
-    const auto k = key("R77.holder");
+    const auto k = field_key("R77.holder");
     const idem::KeyView view(idem::Component::call, k);
     const auto outcome = guard.run(k, {}, [&] {
         store.put_raw(view, "garbage");
@@ -243,7 +244,7 @@ TEST_CASE("R79: a result above the limit is recorded without its value, and neve
     auto guard = b.guard({.result_bytes_max = 100});
     int runs = 0;
     const auto make = [&](const char* id, std::size_t size) {
-        return guard.run(key(id), {}, [&, size] {
+        return guard.run(field_key(id), {}, [&, size] {
             ++runs;
             return std::string(size, 'x');
         });
@@ -272,7 +273,7 @@ TEST_CASE("R79: a result that the full store cannot keep is completed without it
     idem::IdempotencyGuard guard(small);
     int runs = 0;
     const auto make = [&] {
-        return guard.run(key("R79.full"), {}, [&] {
+        return guard.run(field_key("R79.full"), {}, [&] {
             ++runs;
             return std::string(std::size_t{256} * 1024, 'x');
         });
@@ -294,11 +295,11 @@ TEST_CASE("R80: a result of every byte value is replayed byte for byte") {
         bytes.push_back(static_cast<std::byte>(255 - i));
     }
     for (int round = 0; round < 2; ++round) {
-        CHECK(guard.run(key("R80.text"), {}, [&] { return text; }).value() == text);
-        CHECK(guard.run(key("R80.bytes"), {}, [&] { return bytes; }).value() == bytes);
+        CHECK(guard.run(field_key("R80.text"), {}, [&] { return text; }).value() == text);
+        CHECK(guard.run(field_key("R80.bytes"), {}, [&] { return bytes; }).value() == bytes);
         const auto nested = std::tuple{text, std::optional(bytes), std::vector{text, ""s, text}};
-        CHECK(guard.run(key("R80.nested"), {}, [&] { return nested; }).value() == nested);
-        CHECK(guard.run(key("R80.empty"), {}, [] { return ""s; }).value().empty());
+        CHECK(guard.run(field_key("R80.nested"), {}, [&] { return nested; }).value() == nested);
+        CHECK(guard.run(field_key("R80.empty"), {}, [] { return ""s; }).value().empty());
     }
     CHECK(b.events.count(EventKind::replayed) == 4);
 }
@@ -314,7 +315,7 @@ TEST_CASE("R80: a result that cannot be copied is handed to the caller and repla
     Bench b;
     auto guard = b.guard();
     const auto make = [&] {
-        return guard.run(key("R80.ticket"), {},
+        return guard.run(field_key("R80.ticket"), {},
                          [] { return Ticket{std::make_unique<std::string>("no. 1")}; });
     };
     auto first = make();
@@ -325,7 +326,8 @@ TEST_CASE("R80: a result that cannot be copied is handed to the caller and repla
     CHECK(again.replayed());
     CHECK(*again.value().number == "no. 1");
 
-    const std::vector<idem::BatchCall> calls{{.key = key("R80.b")}, {.key = key("R80.b")}};
+    const std::vector<idem::BatchCall> calls{{.key = field_key("R80.b")},
+                                             {.key = field_key("R80.b")}};
     const auto outcomes = guard.run_batch(calls, [](idem::Execution&, std::size_t) {
         return Ticket{std::make_unique<std::string>("no. 2")};
     });
@@ -338,14 +340,14 @@ TEST_CASE("R80: work that returns nothing is recorded and replayed as that") {
     Bench b;
     auto guard = b.guard();
     int runs = 0;
-    const auto call = [&] { return guard.run(key("R80.void"), {}, [&] { ++runs; }); };
+    const auto call = [&] { return guard.run(field_key("R80.void"), {}, [&] { ++runs; }); };
     static_assert(std::is_same_v<decltype(call()), idem::Outcome<void>>);
     CHECK(call().executed());
     const auto again = call();
     CHECK(again.replayed());
     CHECK(again.has_value());
     CHECK(runs == 1);
-    auto made = guard.claim<void>(key("R80.void.claim"), {});
+    auto made = guard.claim<void>(field_key("R80.void.claim"), {});
     CHECK(std::move(std::get<idem::Claim<void>>(made)).complete().recorded());
 }
 
@@ -354,7 +356,7 @@ TEST_CASE("R80: a result that cannot be encoded is recorded without its value") 
     auto guard = b.guard();
     int runs = 0;
     const auto call = [&] {
-        return guard.run(key("R80.encode"), {}, [&] {
+        return guard.run(field_key("R80.encode"), {}, [&] {
             ++runs;
             return Stubborn{"text", true};
         });
@@ -369,7 +371,7 @@ TEST_CASE("R80: a result that cannot be encoded is recorded without its value") 
     CHECK(again.replayed());
     CHECK_FALSE(again.has_value());
     CHECK(again.details().result == ResultKind::not_encodable);
-    CHECK(b.find(key("R80.encode"))->payload.result.empty());  // nor half of it
+    CHECK(b.find(field_key("R80.encode"))->payload.result.empty());  // nor half of it
     CHECK(runs == 1);
 }
 
@@ -378,25 +380,25 @@ TEST_CASE("R80: a result that does not decode is an error with an event, and run
     auto guard = b.guard();
     int runs = 0;
     const auto call = [&] {
-        return guard.run(key("R80.decode"), {}, [&] {
+        return guard.run(field_key("R80.decode"), {}, [&] {
             ++runs;
             return Stubborn{"text", false, true};
         });
     };
     CHECK(call().recorded());
-    const auto before = b.find(key("R80.decode"));
+    const auto before = b.find(field_key("R80.decode"));
     CHECK_THROWS_AS(call(), idem::CodecError);
     CHECK(b.events.count(EventKind::schema_error) == 1);
     CHECK(b.events.count(EventKind::replayed) == 0);
     CHECK(runs == 1);
-    CHECK(b.find(key("R80.decode"))->header == before->header);
+    CHECK(b.find(field_key("R80.decode"))->header == before->header);
 }
 
 TEST_CASE("R82: what fails after the result is in does not take it out again") {
     Bench b;
     auto guard = b.guard();
     const auto request = [&](bool later_step_throws) {
-        const auto outcome = guard.run(key("R82"), {}, [] { return 1; });
+        const auto outcome = guard.run(field_key("R82"), {}, [] { return 1; });
         if (later_step_throws) throw std::runtime_error("the client is gone");
         return outcome;
     };
@@ -404,21 +406,21 @@ TEST_CASE("R82: what fails after the result is in does not take it out again") {
     CHECK(request(false).replayed());
 
     const auto two_phases = [&] {
-        auto made = guard.claim<int>(key("R82.claim"), {});
+        auto made = guard.claim<int>(field_key("R82.claim"), {});
         (void)std::move(std::get<idem::Claim<int>>(made)).complete(2);
         throw std::runtime_error("the client is gone");
     };
     CHECK_THROWS_AS(two_phases(), std::runtime_error);
-    CHECK(guard.run(key("R82.claim"), {}, [] { return 3; }).value() == 2);
+    CHECK(guard.run(field_key("R82.claim"), {}, [] { return 3; }).value() == 2);
 }
 
 TEST_CASE("R82: an observer that throws changes nothing") {
     Bench b;
     auto guard = b.guard({.events = [](const idem::Event&) { throw 1; }});
-    CHECK(guard.run(key("R82.observer"), {}, [] { return 1; }).recorded());
-    CHECK(guard.run(key("R82.observer"), {}, [] { return 2; }).value() == 1);
-    CHECK_THROWS_AS(guard.run(key("R82.rollback"), {}, []() -> int { throw 2; }), int);
-    CHECK(b.find(key("R82.rollback"))->header.state == State::released);
+    CHECK(guard.run(field_key("R82.observer"), {}, [] { return 1; }).recorded());
+    CHECK(guard.run(field_key("R82.observer"), {}, [] { return 2; }).value() == 1);
+    CHECK_THROWS_AS(guard.run(field_key("R82.rollback"), {}, []() -> int { throw 2; }), int);
+    CHECK(b.find(field_key("R82.rollback"))->header.state == State::released);
 }
 
 // However often the library moves a result: before it is recorded the record is held, afterwards
@@ -430,7 +432,7 @@ TEST_CASE("R82: a result that throws on its way to the caller is never run again
         auto guard = b.guard();
         int runs = 0;
         const auto call = [&] {
-            return guard.run(key("R82.brittle"), {}, [&] {
+            return guard.run(field_key("R82.brittle"), {}, [&] {
                 ++runs;
                 return Brittle(1, moves);
             });
@@ -441,7 +443,7 @@ TEST_CASE("R82: a result that throws on its way to the caller is never run again
         } catch (const std::length_error&) {
             ++thrown;
         }
-        const auto state = b.find(key("R82.brittle"))->header.state;
+        const auto state = b.find(field_key("R82.brittle"))->header.state;
         INFO("after " << moves << " moves the record is " << to_string(state));
         CHECK((state == State::succeeded || state == State::unknown));
         const bool ran_again = call().executed();
@@ -456,11 +458,11 @@ TEST_CASE("R85: a second call in the same process gets the value, and after a fa
     Bench b;
     auto guard = b.guard();
     const auto fails = []() -> int { throw std::runtime_error("no"); };
-    CHECK_THROWS(guard.run(key("R85"), {}, fails));
-    CHECK(guard.run(key("R85"), {}, [] { return 1; }).executed());
-    CHECK(guard.run(key("R85"), {}, [] { return 2; }).value() == 1);
-    CHECK(guard.forget(key("R85")));
-    CHECK(guard.run(key("R85"), {}, [] { return 3; }).executed());
+    CHECK_THROWS(guard.run(field_key("R85"), {}, fails));
+    CHECK(guard.run(field_key("R85"), {}, [] { return 1; }).executed());
+    CHECK(guard.run(field_key("R85"), {}, [] { return 2; }).value() == 1);
+    CHECK(guard.forget(field_key("R85")));
+    CHECK(guard.run(field_key("R85"), {}, [] { return 3; }).executed());
 }
 
 TEST_CASE("R86: a sealed result is unreadable at rest; the wrong key is an error and no run") {
@@ -468,14 +470,14 @@ TEST_CASE("R86: a sealed result is unreadable at rest; the wrong key is an error
     auto guard = b.guard();
     int runs = 0;
     const auto call = [&] {
-        return guard.run(key("R86"), {}, [&] {
+        return guard.run(field_key("R86"), {}, [&] {
             ++runs;
             return Sealed{"secret"};
         });
     };
     Sealed::key = 'k';
     CHECK(call().recorded());
-    CHECK(b.find(key("R86"))->payload.result.find("secret") == std::string::npos);
+    CHECK(b.find(field_key("R86"))->payload.result.find("secret") == std::string::npos);
     Sealed::key = 'w';
     CHECK_THROWS_AS(call(), idem::CodecError);
     CHECK(runs == 1);
@@ -484,4 +486,4 @@ TEST_CASE("R86: a sealed result is unreadable at rest; the wrong key is an error
     CHECK(runs == 1);
 }
 
-}  // namespace
+}  // namespace field_results_test

@@ -26,7 +26,7 @@
 using namespace idem_test;
 using namespace std::chrono_literals;
 
-namespace {
+namespace fork_test {
 
 using idem::LostReason;
 
@@ -336,4 +336,4 @@ TEST_CASE("children forked out of a storm of calls are not caught in it", "[fork
     CHECK(guard.health().running == 0);
 }
 
-}  // namespace
+}  // namespace fork_test

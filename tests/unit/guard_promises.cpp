@@ -21,7 +21,7 @@
 #include "support/eventually.hpp"
 #include "support/field.hpp"
 
-namespace {
+namespace guard_promises_test {
 
 using namespace std::chrono_literals;
 using namespace idem_test;
@@ -39,13 +39,11 @@ struct Odd {};  // no std::exception
 
 const std::string text = "result";
 
-}  // namespace
-
 TEST_CASE("guard 1: a handler that outlived its claim cannot record over the next holder") {
     Bench b;
     auto guard = b.guard();
-    Holder next(b.memory, key("1"));
-    const auto outcome = guard.run(key("1"), {}, [&] {
+    Holder next(b.memory, field_key("1"));
+    const auto outcome = guard.run(field_key("1"), {}, [&] {
         b.clock.advance(lease + tick);
         REQUIRE(next.claim().kind == idem::ClaimKind::acquired);
         return text;
@@ -54,16 +52,16 @@ TEST_CASE("guard 1: a handler that outlived its claim cannot record over the nex
     CHECK_FALSE(outcome.recorded());
     CHECK(outcome.unrecorded_reason() == idem::UnrecordedReason::lost);
     CHECK(outcome.details().lost == idem::LostReason::other_owner);
-    CHECK(b.find(key("1"))->header.owner == next.owner);
+    CHECK(b.find(field_key("1"))->header.owner == next.owner);
     CHECK(b.events.count(idem::EventKind::unrecorded) == 1);
 }
 
 TEST_CASE("guard 1: whoever takes over is told so") {
     Bench b;
     auto guard = b.guard();
-    Holder(b.memory, key("1")).claim();
+    Holder(b.memory, field_key("1")).claim();
     b.clock.advance(lease + tick);
-    const auto outcome = guard.run(key("1"), {}, [&](Execution& execution) {
+    const auto outcome = guard.run(field_key("1"), {}, [&](Execution& execution) {
         CHECK(execution.takeover());
         CHECK(execution.attempt() == 2);
         return text;
@@ -78,23 +76,23 @@ TEST_CASE("guard 2: after one success the handler does not run again") {
     auto guard = b.guard();
     int runs = 0;
     const auto handler = [&] { return ++runs; };
-    CHECK(guard.run(key("2"), Fingerprint::of("P"), handler).value() == 1);
-    const auto again = guard.run(key("2"), Fingerprint::of("P"), handler);
+    CHECK(guard.run(field_key("2"), Fingerprint::of("P"), handler).value() == 1);
+    const auto again = guard.run(field_key("2"), Fingerprint::of("P"), handler);
     CHECK(again.replayed());
     CHECK(again.value() == 1);
-    CHECK(guard.run(key("2"), Fingerprint::of("Q"), handler).kind() == OutcomeKind::mismatch);
+    CHECK(guard.run(field_key("2"), Fingerprint::of("Q"), handler).kind() == OutcomeKind::mismatch);
     CHECK(runs == 1);
 }
 
 TEST_CASE("guard 3: a throw of any type releases, and reaches the caller as it is") {
     Bench b;
     auto guard = b.guard();
-    CHECK_THROWS_AS(guard.run(key("3"), {}, []() -> int { throw Odd{}; }), Odd);
-    CHECK(state_of(b, key("3")) == State::released);
-    CHECK_THROWS_AS(guard.run(key("3"), {}, []() -> int { throw std::runtime_error("x"); }),
+    CHECK_THROWS_AS(guard.run(field_key("3"), {}, []() -> int { throw Odd{}; }), Odd);
+    CHECK(state_of(b, field_key("3")) == State::released);
+    CHECK_THROWS_AS(guard.run(field_key("3"), {}, []() -> int { throw std::runtime_error("x"); }),
                     std::runtime_error);
-    CHECK(state_of(b, key("3")) == State::released);
-    CHECK(guard.run(key("3"), {}, [] { return 3; }).attempt() == 3);
+    CHECK(state_of(b, field_key("3")) == State::released);
+    CHECK(guard.run(field_key("3"), {}, [] { return 3; }).attempt() == 3);
 }
 
 TEST_CASE("guard 3: a handler whose thread is unwound by force is released") {
@@ -106,7 +104,7 @@ TEST_CASE("guard 3: a handler whose thread is unwound by force is released") {
     pthread_t thread{};
     const auto body = [](void* at) -> void* {
         auto& s = *static_cast<Shared*>(at);
-        (void)s.guard.run(key("3"), {}, [&] {
+        (void)s.guard.run(field_key("3"), {}, [&] {
             s.entered = true;
             pthread_exit(nullptr);
             return 1;
@@ -116,29 +114,29 @@ TEST_CASE("guard 3: a handler whose thread is unwound by force is released") {
     REQUIRE(pthread_create(&thread, nullptr, body, &shared) == 0);
     pthread_join(thread, nullptr);
     CHECK(shared.entered);
-    CHECK(state_of(b, key("3")) == State::released);
+    CHECK(state_of(b, field_key("3")) == State::released);
 }
 
 TEST_CASE("guard 3: a final failure is replayed, an unknown one is held") {
     Bench b;
     auto guard = b.guard();
     int runs = 0;
-    CHECK_THROWS_AS(guard.run(key("f"), {},
+    CHECK_THROWS_AS(guard.run(field_key("f"), {},
                               [&]() -> int {
                                   ++runs;
                                   throw idem::FinalError("bad", "never works");
                               }),
                     idem::FinalError);
-    const auto failed = guard.run(key("f"), {}, [&] { return ++runs; });
+    const auto failed = guard.run(field_key("f"), {}, [&] { return ++runs; });
     CHECK(failed.kind() == OutcomeKind::failed);
     CHECK(failed.failure().code == "bad");
-    CHECK_THROWS_AS(guard.run(key("u"), {},
+    CHECK_THROWS_AS(guard.run(field_key("u"), {},
                               [&]() -> int {
                                   ++runs;
                                   throw idem::UnknownOutcomeError("504");
                               }),
                     idem::UnknownOutcomeError);
-    CHECK(guard.run(key("u"), {}, [&] { return ++runs; }).kind() == OutcomeKind::unknown);
+    CHECK(guard.run(field_key("u"), {}, [&] { return ++runs; }).kind() == OutcomeKind::unknown);
     CHECK(runs == 2);
 }
 
@@ -152,8 +150,8 @@ TEST_CASE("guard 3: classify has the first word on what was thrown") {
         ++runs;
         throw std::runtime_error("x");
     };
-    CHECK_THROWS_AS(guard.run(key("3"), {}, handler), std::runtime_error);
-    CHECK(guard.run(key("3"), {}, handler).failure().code == "422");
+    CHECK_THROWS_AS(guard.run(field_key("3"), {}, handler), std::runtime_error);
+    CHECK(guard.run(field_key("3"), {}, handler).failure().code == "422");
     CHECK(runs == 1);
 }
 
@@ -161,37 +159,37 @@ TEST_CASE("guard 3: trouble while rolling back is an event, never thrown over th
     Bench b;
     auto guard = b.guard();
     b.store.on_finish([](const idem::FinishRequest&) { return Wire::refused; });
-    CHECK_THROWS_AS(guard.run(key("3"), {}, []() -> int { throw Odd{}; }), Odd);
+    CHECK_THROWS_AS(guard.run(field_key("3"), {}, []() -> int { throw Odd{}; }), Odd);
     CHECK(b.events.count(idem::EventKind::rollback_failed) == 1);
     b.store.on_finish({});
-    CHECK(eventually([&] { return state_of(b, key("3")) == State::released; }));
+    CHECK(eventually([&] { return state_of(b, field_key("3")) == State::released; }));
 }
 
 TEST_CASE("guard 4: a result that the store does not take now is recorded later, never released") {
     Bench b;
     auto guard = b.guard();
     b.store.on_finish([](const idem::FinishRequest&) { return Wire::refused; });
-    const auto outcome = guard.run(key("4"), {}, [] { return text; });
+    const auto outcome = guard.run(field_key("4"), {}, [] { return text; });
     CHECK(outcome.executed());
     CHECK(outcome.value() == text);
     CHECK(outcome.unrecorded_reason() == idem::UnrecordedReason::unavailable);
-    CHECK(state_of(b, key("4")) == State::running);
+    CHECK(state_of(b, field_key("4")) == State::running);
     CHECK(guard.health().unrecorded == 1);
     b.store.on_finish({});
-    REQUIRE(eventually([&] { return state_of(b, key("4")) != State::running; }));
-    CHECK(state_of(b, key("4")) == State::succeeded);
-    CHECK(guard.run(key("4"), {}, [] { return std::string("again"); }).value() == text);
+    REQUIRE(eventually([&] { return state_of(b, field_key("4")) != State::running; }));
+    CHECK(state_of(b, field_key("4")) == State::succeeded);
+    CHECK(guard.run(field_key("4"), {}, [] { return std::string("again"); }).value() == text);
 }
 
 TEST_CASE("guard 4: until it is recorded the lease is kept") {
     Bench b;
     auto guard = b.guard({.lease = 90ms});
     b.store.on_finish([](const idem::FinishRequest&) { return Wire::refused; });
-    CHECK_FALSE(guard.run(key("4"), {}, [] { return text; }).recorded());
+    CHECK_FALSE(guard.run(field_key("4"), {}, [] { return text; }).recorded());
     const auto before = b.store.renewals();
     CHECK(eventually([&] { return b.store.renewals() >= before + 3; }));
     b.store.on_finish({});
-    CHECK(eventually([&] { return state_of(b, key("4")) == State::succeeded; }));
+    CHECK(eventually([&] { return state_of(b, field_key("4")) == State::succeeded; }));
 }
 
 TEST_CASE("guard 5: where the store cannot be asked the handler does not run, unless chosen") {
@@ -200,10 +198,10 @@ TEST_CASE("guard 5: where the store cannot be asked the handler does not run, un
     int runs = 0;
     const auto handler = [&] { return ++runs; };
     auto guard = b.guard();
-    CHECK_THROWS_AS(guard.run(key("5"), {}, handler), idem::UnavailableError);
+    CHECK_THROWS_AS(guard.run(field_key("5"), {}, handler), idem::UnavailableError);
     CHECK(runs == 0);
     auto open = b.guard({.store_down = idem::StoreDown::run_unprotected});
-    const auto outcome = open.run(key("5"), {}, handler);
+    const auto outcome = open.run(field_key("5"), {}, handler);
     CHECK(runs == 1);
     CHECK_FALSE(outcome.protected_run());
     CHECK_FALSE(outcome.recorded());
@@ -214,17 +212,17 @@ TEST_CASE("guard 5: a claim whose answer was lost is given back, and costs no at
     Bench b;
     auto guard = b.guard();
     b.store.on_claim([](const idem::ClaimRequest&) { return Wire::lost; });
-    CHECK_THROWS_AS(guard.run(key("5"), {}, [] { return 1; }), idem::UnavailableError);
+    CHECK_THROWS_AS(guard.run(field_key("5"), {}, [] { return 1; }), idem::UnavailableError);
     b.store.on_claim({});
-    REQUIRE(eventually([&] { return state_of(b, key("5")) == State::released; }));
-    CHECK(b.find(key("5"))->header.attempt == 0);
-    CHECK(guard.run(key("5"), {}, [] { return 1; }).attempt() == 1);
+    REQUIRE(eventually([&] { return state_of(b, field_key("5")) == State::released; }));
+    CHECK(b.find(field_key("5"))->header.attempt == 0);
+    CHECK(guard.run(field_key("5"), {}, [] { return 1; }).attempt() == 1);
 }
 
 TEST_CASE("guard 6: a waiter looks once more before it gives up or sleeps") {
     Bench b;
     auto guard = b.guard();
-    Holder holder(b.memory, key("6"));
+    Holder holder(b.memory, field_key("6"));
     holder.claim();
     std::atomic<bool> done{false};
     // The holder completes after the first look, and by then the budget is used up.
@@ -233,20 +231,20 @@ TEST_CASE("guard 6: a waiter looks once more before it gives up or sleeps") {
         holder.complete(text);
         outlast(10ms);
     });
-    const auto outcome = guard.run(key("6"), {}, {.wait = 10ms}, [] { return text; });
+    const auto outcome = guard.run(field_key("6"), {}, {.wait = 10ms}, [] { return text; });
     CHECK(outcome.replayed());
 }
 
 TEST_CASE("guard 6: waiting ends with the result, not with the budget") {
     Bench b;
     auto guard = b.guard();
-    Holder holder(b.memory, key("6"));
+    Holder holder(b.memory, field_key("6"));
     holder.claim();
     std::jthread finisher([&] {
         b.store.wait_for_claims(2);
         holder.complete(text);
     });
-    const auto outcome = guard.run(key("6"), {}, {.wait = for_ever}, [] { return text; });
+    const auto outcome = guard.run(field_key("6"), {}, {.wait = for_ever}, [] { return text; });
     CHECK(outcome.replayed());
     CHECK(outcome.value() == text);
 }
@@ -255,8 +253,8 @@ TEST_CASE("guard 6: a handler that calls its own key does not wait for itself") 
     Bench b;
     auto guard = b.guard({.wait = 10s});
     const auto begin = idem::LocalClock::now();
-    const auto outer = guard.run(key("6"), {}, [&] {
-        return guard.run(key("6"), {}, [] { return 1; }).kind() == OutcomeKind::in_progress;
+    const auto outer = guard.run(field_key("6"), {}, [&] {
+        return guard.run(field_key("6"), {}, [] { return 1; }).kind() == OutcomeKind::in_progress;
     });
     CHECK(outer.value());
     CHECK(idem::LocalClock::now() - begin < 5s);
@@ -268,20 +266,20 @@ TEST_CASE("guard 6: a claim taken for one that has ended is made again as a new 
     std::atomic<int> claims{0};
     b.store.on_claim([&](const idem::ClaimRequest& request) {
         if (claims++ > 0) return Wire::good;
-        Holder earlier(b.memory, key("6"));
+        Holder earlier(b.memory, field_key("6"));
         earlier.owner = request.owner;
         earlier.claim();
         earlier.release();
         return Wire::good;
     });
-    CHECK(guard.run(key("6"), {}, [] { return 1; }).executed());
+    CHECK(guard.run(field_key("6"), {}, [] { return 1; }).executed());
     CHECK(claims == 2);
 }
 
 TEST_CASE("guard 8: held ends with the lease by the local clock, and stays so") {
     Bench b;
     auto guard = b.guard({.lease = 20ms, .heartbeat = false});
-    (void)guard.run(key("8"), {}, [&](Execution& execution) {
+    (void)guard.run(field_key("8"), {}, [&](Execution& execution) {
         const auto stop = execution.stop_token();
         outlast(20ms);
         CHECK_FALSE(execution.held());
@@ -295,10 +293,10 @@ TEST_CASE("guard 8: the local deadline counts from before the request left") {
     auto guard = b.guard({.lease = 50ms, .heartbeat = false});
     b.store.after_claim([](const idem::ClaimRequest&, const idem::ClaimReply&) { outlast(50ms); });
     int runs = 0;
-    CHECK_THROWS_AS(guard.run(key("8"), {}, [&] { return ++runs; }), idem::UnavailableError);
+    CHECK_THROWS_AS(guard.run(field_key("8"), {}, [&] { return ++runs; }), idem::UnavailableError);
     CHECK(runs == 0);
-    CHECK(state_of(b, key("8")) == State::released);
-    CHECK(b.find(key("8"))->header.attempt == 0);
+    CHECK(state_of(b, field_key("8")) == State::released);
+    CHECK(b.find(field_key("8"))->header.attempt == 0);
 }
 
 TEST_CASE("guard 8: a renewal answered after the lease ended does not bring it back") {
@@ -308,12 +306,12 @@ TEST_CASE("guard 8: a renewal answered after the lease ended does not bring it b
         outlast(100ms);
         return Wire::good;
     });
-    (void)guard.run(key("8"), {}, [&](Execution& execution) {
+    (void)guard.run(field_key("8"), {}, [&](Execution& execution) {
         const auto stop = execution.stop_token();
         CHECK(eventually([&] { return b.store.renewals() >= 1; }));
         CHECK(stop.stop_requested());
         // The answer has been taken in when the next renewal leaves.
-        const auto next = guard.claim<int>(key("8.next"), {});
+        const auto next = guard.claim<int>(field_key("8.next"), {});
         const auto seen = b.store.renewals();
         CHECK(eventually([&] { return b.store.renewals() > seen; }));
         CHECK_FALSE(execution.held());
@@ -327,7 +325,7 @@ TEST_CASE("guard 8: one renewal that failed is tried again before the lease is o
     std::atomic<int> renewals{0};
     b.store.on_renew(
         [&](const idem::RenewRequest&) { return renewals++ == 0 ? Wire::refused : Wire::good; });
-    (void)guard.run(key("8"), {}, [&](Execution& execution) {
+    (void)guard.run(field_key("8"), {}, [&](Execution& execution) {
         CHECK(eventually([&] { return b.store.renewals() >= 3 || !execution.held(); }));
         CHECK(execution.held());
         return 1;
@@ -339,13 +337,13 @@ TEST_CASE("guard 8: a holder learns by its stop token and callback that it has l
     auto guard = b.guard({.lease = 600ms});
     std::atomic<int> called{0};
     std::atomic<idem::LostReason> why{};
-    (void)guard.run(key("8"), {}, [&](Execution& execution) {
+    (void)guard.run(field_key("8"), {}, [&](Execution& execution) {
         const auto stop = execution.stop_token();
         execution.on_lost([&](idem::LostReason reason) {
             why = reason;
             ++called;
         });
-        CHECK(guard.forget(key("8")));
+        CHECK(guard.forget(field_key("8")));
         CHECK(eventually([&] { return called > 0; }));
         CHECK(stop.stop_requested());
         CHECK_FALSE(execution.held());
@@ -358,10 +356,10 @@ TEST_CASE("guard 8: a holder learns by its stop token and callback that it has l
 TEST_CASE("guard 8: a checkpoint under a lost claim throws, and local loss is final") {
     Bench b;
     auto guard = b.guard();
-    (void)guard.run(key("8"), {}, [&](Execution& execution) {
+    (void)guard.run(field_key("8"), {}, [&](Execution& execution) {
         execution.checkpoint("half");
-        CHECK(b.find(key("8"))->payload.checkpoint == "half");
-        CHECK(guard.forget(key("8")));
+        CHECK(b.find(field_key("8"))->payload.checkpoint == "half");
+        CHECK(guard.forget(field_key("8")));
         CHECK_THROWS_AS(execution.checkpoint("more"), idem::LeaseLostError);
         CHECK(execution.checkpoint() == "half");
         CHECK_FALSE(execution.held());
@@ -373,17 +371,17 @@ TEST_CASE("guard 9: a claim that goes out of scope is released") {
     Bench b;
     auto guard = b.guard();
     {
-        auto claim = guard.claim<int>(key("9"), {});
+        auto claim = guard.claim<int>(field_key("9"), {});
         REQUIRE(std::holds_alternative<idem::Claim<int>>(claim));
-        CHECK(state_of(b, key("9")) == State::running);
+        CHECK(state_of(b, field_key("9")) == State::running);
     }
-    CHECK(state_of(b, key("9")) == State::released);
+    CHECK(state_of(b, field_key("9")) == State::released);
 }
 
 TEST_CASE("guard 9: a child of fork holds nothing of its parent's") {
     Bench b;
     auto guard = b.guard();
-    (void)guard.run(key("9"), {}, [&](Execution& execution) {
+    (void)guard.run(field_key("9"), {}, [&](Execution& execution) {
         const pid_t child = fork();
         if (child == 0) _exit(execution.held() ? 1 : 0);
         int status = -1;
@@ -402,10 +400,10 @@ TEST_CASE("guard 10: a result over the limit is recorded as completed without it
         ++runs;
         return std::string(100, 'x');
     };
-    const auto first = guard.run(key("10"), {}, handler);
+    const auto first = guard.run(field_key("10"), {}, handler);
     CHECK(first.value().size() == 100);
     CHECK(first.recorded());
-    const auto again = guard.run(key("10"), {}, handler);
+    const auto again = guard.run(field_key("10"), {}, handler);
     CHECK(again.replayed());
     CHECK_FALSE(again.has_value());
     CHECK(again.details().result == idem::ResultKind::too_large);
@@ -420,11 +418,11 @@ TEST_CASE("guard 12: a drain between claim and handler gives the claim back unco
         if (!drained.exchange(true)) (void)guard.drain(tick);
     });
     int runs = 0;
-    CHECK_THROWS_AS(guard.run(key("12"), {}, [&] { return ++runs; }), idem::UnavailableError);
+    CHECK_THROWS_AS(guard.run(field_key("12"), {}, [&] { return ++runs; }), idem::UnavailableError);
     CHECK(runs == 0);
-    CHECK(state_of(b, key("12")) == State::released);
-    CHECK(b.find(key("12"))->header.attempt == 0);
-    CHECK_THROWS_AS(guard.run(key("12"), {}, [&] { return ++runs; }), idem::UnavailableError);
+    CHECK(state_of(b, field_key("12")) == State::released);
+    CHECK(b.find(field_key("12"))->header.attempt == 0);
+    CHECK_THROWS_AS(guard.run(field_key("12"), {}, [&] { return ++runs; }), idem::UnavailableError);
     CHECK(b.store.claims() == 1);
 }
 
@@ -432,13 +430,13 @@ TEST_CASE("guard 12: a drain waits for what is still to be recorded") {
     Bench b;
     auto guard = b.guard();
     b.store.on_finish([](const idem::FinishRequest&) { return Wire::refused; });
-    CHECK_FALSE(guard.run(key("12"), {}, [] { return text; }).recorded());
+    CHECK_FALSE(guard.run(field_key("12"), {}, [] { return text; }).recorded());
     const auto report = guard.drain(10ms);
     CHECK_FALSE(report.complete);
     CHECK(report.unrecorded == 1);
     b.store.on_finish({});
     CHECK(guard.drain(15s).complete);
-    CHECK(state_of(b, key("12")) == State::succeeded);
+    CHECK(state_of(b, field_key("12")) == State::succeeded);
 }
 
 TEST_CASE("guard 13: a full store refuses a new key, even where unprotected runs are chosen") {
@@ -446,19 +444,19 @@ TEST_CASE("guard 13: a full store refuses a new key, even where unprotected runs
     Guard guard(store, {.store_down = idem::StoreDown::run_unprotected});
     int runs = 0;
     const auto handler = [&] { return ++runs; };
-    CHECK(guard.run(key("a"), {}, handler).recorded());
-    CHECK_THROWS_AS(guard.run(key("b"), {}, handler), idem::UnavailableError);
-    CHECK(guard.run(key("a"), {}, handler).replayed());
+    CHECK(guard.run(field_key("a"), {}, handler).recorded());
+    CHECK_THROWS_AS(guard.run(field_key("b"), {}, handler), idem::UnavailableError);
+    CHECK(guard.run(field_key("a"), {}, handler).replayed());
     CHECK(runs == 1);
 }
 
 TEST_CASE("guard 14: a detached claim is finished by its ticket, and by no other") {
     Bench b;
     auto guard = b.guard();
-    auto claim = std::get<idem::Claim<std::string>>(guard.claim<std::string>(key("14"), {}));
+    auto claim = std::get<idem::Claim<std::string>>(guard.claim<std::string>(field_key("14"), {}));
     const auto ticket = std::move(claim).detach(1h);
     b.clock.advance(30min);
-    CHECK(guard.run(key("14"), {}, [] { return text; }).kind() == OutcomeKind::in_progress);
+    CHECK(guard.run(field_key("14"), {}, [] { return text; }).kind() == OutcomeKind::in_progress);
     auto resumed = guard.resume<std::string>(idem::Ticket::parse(ticket.to_string()));
     CHECK(std::move(resumed).complete(text).recorded());
     CHECK_THROWS_AS(guard.resume<std::string>(ticket), idem::LeaseLostError);
@@ -467,10 +465,10 @@ TEST_CASE("guard 14: a detached claim is finished by its ticket, and by no other
 TEST_CASE("guard 15: equal repeats inside a batch get the first one's answer") {
     Bench b;
     auto guard = b.guard();
-    const std::vector<idem::BatchCall> calls = {{key("a"), Fingerprint::of("P")},
-                                                {key("a"), Fingerprint::of("P")},
-                                                {key("b"), Fingerprint::of("P")},
-                                                {key("a"), Fingerprint::of("Q")}};
+    const std::vector<idem::BatchCall> calls = {{field_key("a"), Fingerprint::of("P")},
+                                                {field_key("a"), Fingerprint::of("P")},
+                                                {field_key("b"), Fingerprint::of("P")},
+                                                {field_key("a"), Fingerprint::of("Q")}};
     int runs = 0;
     const auto answers = guard.run_batch(calls, [&](Execution&, std::size_t) { return ++runs; });
     REQUIRE(answers.size() == 4);
@@ -490,7 +488,8 @@ TEST_CASE("guard 15: every item of a batch claims as an owner of its own") {
         owners->emplace(request.owner.stored());
         return Wire::good;
     });
-    const std::vector<idem::BatchCall> calls = {{key("a")}, {key("b")}, {key("c")}};
+    const std::vector<idem::BatchCall> calls = {
+        {field_key("a")}, {field_key("b")}, {field_key("c")}};
     (void)guard.run_batch(calls, [](Execution&, std::size_t) { return 1; });
     CHECK(owners->size() == 3);
 }
@@ -498,7 +497,8 @@ TEST_CASE("guard 15: every item of a batch claims as an owner of its own") {
 TEST_CASE("guard 15: one item's failure is its own") {
     Bench b;
     auto guard = b.guard();
-    const std::vector<idem::BatchCall> calls = {{key("a")}, {key("b")}, {key("c")}};
+    const std::vector<idem::BatchCall> calls = {
+        {field_key("a")}, {field_key("b")}, {field_key("c")}};
     const auto answers = guard.run_batch(calls, [](Execution&, std::size_t i) -> int {
         if (i == 1) throw Odd{};
         return 1;
@@ -506,5 +506,7 @@ TEST_CASE("guard 15: one item's failure is its own") {
     CHECK(answers[0].get().executed());
     CHECK_THROWS_AS(answers[1].get(), Odd);
     CHECK(answers[2].get().executed());
-    CHECK(state_of(b, key("b")) == State::released);
+    CHECK(state_of(b, field_key("b")) == State::released);
 }
+
+}  // namespace guard_promises_test

@@ -19,7 +19,7 @@
 using namespace idem_test;
 using namespace std::chrono_literals;
 
-namespace {
+namespace heartbeat_test {
 
 /// Tries a scene that a starved machine may spoil, until it was not spoiled.
 template <class Scene>
@@ -322,4 +322,4 @@ TEST_CASE("a handler's checkpoint is not undone by an older renewal's answer", "
     }));
 }
 
-}  // namespace
+}  // namespace heartbeat_test

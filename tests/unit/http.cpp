@@ -20,7 +20,7 @@
 #include "support/catch.hpp"
 #include "support/json.hpp"
 
-namespace {
+namespace http_test {
 
 using namespace std::string_literals;
 using namespace std::string_view_literals;
@@ -1131,4 +1131,4 @@ TEST_CASE("a moment is RFC 3339 in UTC, and nothing where that cannot hold it", 
     CHECK(rfc3339(Instant(microseconds::min())).empty());
 }
 
-}  // namespace
+}  // namespace http_test

@@ -11,7 +11,7 @@
 #include "support/layered_world.hpp"
 #include "support/spy_store.hpp"
 
-namespace {
+namespace inbox_test {
 
 using namespace idem_test;
 using namespace std::chrono_literals;
@@ -68,4 +68,4 @@ TEST_CASE("R43 a lease that outlasts the broker's patience is refused, and the o
     CHECK(refused([](auto& o) { o.lease = 0s; }).find("InboxOptions::lease") != std::string::npos);
 }
 
-}  // namespace
+}  // namespace inbox_test

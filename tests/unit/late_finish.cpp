@@ -19,7 +19,7 @@
 using namespace idem_test;
 using namespace std::chrono_literals;
 
-namespace {
+namespace late_finish_test {
 
 using idem::EventKind;
 using Hooked = HookedStore<idem::MemoryStore>;
@@ -106,4 +106,4 @@ TEST_CASE("what is recorded late says for whom, and a late release that lost is 
     CHECK(lost[0].lost == idem::LostReason::forgotten);
 }
 
-}  // namespace
+}  // namespace late_finish_test

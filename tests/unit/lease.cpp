@@ -23,7 +23,7 @@
 using namespace idem_test;
 using namespace std::chrono_literals;
 
-namespace {
+namespace lease_test {
 
 TEST_CASE("memory: a lease lock keeps its promises", "[lease]") {
     MemoryWorld world;
@@ -154,4 +154,4 @@ TEST_CASE("while a store stalls no lock has two holders, and each that is lost i
     CHECK(told == acquired - still_held);
 }
 
-}  // namespace
+}  // namespace lease_test

@@ -20,7 +20,7 @@
 using namespace idem_test;
 using namespace std::chrono_literals;
 
-namespace {
+namespace lease_loss_test {
 
 using idem::EventKind;
 using idem::LostReason;
@@ -443,4 +443,4 @@ TEST_CASE("a loss callback may end the process", "[heartbeat][lost][fork]") {
           }) == "");
 }
 
-}  // namespace
+}  // namespace lease_loss_test

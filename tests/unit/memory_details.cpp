@@ -14,7 +14,7 @@
 
 #include "support/catch.hpp"
 
-namespace {
+namespace memory_details_test {
 
 using namespace idem;
 using namespace std::chrono_literals;
@@ -52,8 +52,6 @@ void put(MemoryStore& store, std::string_view id, Duration retention = 1h) {
     REQUIRE(claimed.kind == ClaimKind::acquired);
     REQUIRE_FALSE(complete(store, id, 1, claimed.fence, "result", retention).lost);
 }
-
-}  // namespace
 
 TEST_CASE("memory: two keys of one hash are two keys, whichever part differs", "[memory]") {
     const std::vector<KeyView> keys = {
@@ -151,3 +149,5 @@ TEST_CASE("memory: a clock of the user's is read for each step, not for each cal
     store.claim(claims, replies);
     CHECK(replies[1].started > replies[0].started);
 }
+
+}  // namespace memory_details_test

@@ -23,7 +23,7 @@
 
 #include "support/catch.hpp"
 
-namespace {
+namespace memory_store_test {
 
 using namespace idem;
 using namespace std::chrono_literals;
@@ -707,4 +707,4 @@ TEST_CASE("memory: a table behaves as an ordered map through growth and erasure"
     for (const auto& [key, block] : model) memory::free_block(block);
 }
 
-}  // namespace
+}  // namespace memory_store_test

@@ -20,7 +20,7 @@
 using namespace idem_test;
 using namespace std::chrono_literals;
 
-namespace {
+namespace options_test {
 
 using idem::Duration;
 using idem::GuardOptions;
@@ -222,4 +222,4 @@ TEST_CASE("an answer is kept for a day by default, a lease ends by itself", "[op
     CHECK(guard.run(key("gone"), {}, [] { return 2; }).takeover());
 }
 
-}  // namespace
+}  // namespace options_test

@@ -16,7 +16,7 @@
 using namespace idem_test;
 using namespace std::chrono_literals;
 
-namespace {
+namespace orphan_test {
 
 using idem::EventKind;
 using idem::Execution;
@@ -524,4 +524,4 @@ TEST_CASE("a failure says whether it is on record, and whether it was the last a
     stage.store.on_finish({});
 }
 
-}  // namespace
+}  // namespace orphan_test

@@ -10,7 +10,7 @@
 
 #include "support/catch.hpp"
 
-namespace {
+namespace protocol_test {
 
 using namespace std::chrono_literals;
 using namespace idem;
@@ -83,8 +83,6 @@ RecordHeader forgotten() {
 
 constexpr FinishKind all_finishes[] = {FinishKind::complete, FinishKind::fail, FinishKind::release,
                                        FinishKind::quarantine};
-
-}  // namespace
 
 TEST_CASE("claim: nothing is acquired with attempt 1", "[protocol]") {
     const auto answer = protocol::claim(nullptr, claim_by(1, P), t0);
@@ -608,3 +606,5 @@ TEST_CASE("forget: leaves a tombstone with fence and last owner", "[protocol]") 
     const auto slow = protocol::claim(nullptr, longer, t0).record;
     CHECK(protocol::forget(&slow, forget_it(), t0).record.retention_end == t0 + 1h);
 }
+
+}  // namespace protocol_test

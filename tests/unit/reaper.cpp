@@ -11,7 +11,7 @@
 #include "support/layered_world.hpp"
 #include "support/reaper_promises.hpp"
 
-namespace {
+namespace reaper_test {
 
 using namespace idem_test;
 using namespace std::chrono_literals;
@@ -51,4 +51,4 @@ TEST_CASE("a reaper says when its store cannot be asked, and options that cannot
     CHECK_THROWS_AS(idem::Reaper(idem::MemoryStore(), ""), idem::UsageError);
 }
 
-}  // namespace
+}  // namespace reaper_test

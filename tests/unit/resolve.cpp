@@ -8,7 +8,7 @@
 #include "support/catch.hpp"
 #include "support/child.hpp"
 
-namespace {
+namespace resolve_test {
 
 using idem::detail::resolve;
 
@@ -38,4 +38,4 @@ TEST_CASE("a child that is forked right after a look-up can look up too", "[reso
     }
 }
 
-}  // namespace
+}  // namespace resolve_test

@@ -14,7 +14,7 @@
 
 #include "support/catch.hpp"
 
-namespace {
+namespace retry_test {
 
 using namespace std::chrono_literals;
 using idem::Duration;
@@ -189,4 +189,4 @@ TEST_CASE("retry: a policy that cannot be meant is refused by the name of its fi
     CHECK(refused({.budget = -1s}).find("RetryPolicy::budget") == 0);
 }
 
-}  // namespace
+}  // namespace retry_test

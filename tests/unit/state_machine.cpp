@@ -5,7 +5,7 @@
 #include "support/catch.hpp"
 #include "support/jobs.hpp"
 
-namespace {
+namespace state_machine_test {
 
 using idem_test::Job;
 using Machine = idem::StateMachine<Job>;
@@ -55,4 +55,4 @@ TEST_CASE("state machine: it is drawn as a state diagram, with begin and ends", 
           "    failed --> [*]\n");
 }
 
-}  // namespace
+}  // namespace state_machine_test

@@ -9,13 +9,13 @@
 
 #include "support/catch.hpp"
 
-namespace {
+namespace tcp_gate_test {
 
 using namespace std::chrono_literals;
+using idem_test::Direction;
 using idem_test::GateAct;
 using idem_test::GateFault;
 using idem_test::TcpGate;
-using idem_test::Way;
 
 /// Says back what it hears, on every connection, and says "bye" where the talk ends in order.
 class Echo {
@@ -94,8 +94,8 @@ TEST_CASE("the gate passes everything both ways, counts it, and passes the end o
     writer.join();
     client.hang_up();
     CHECK(client.hear(4) == "bye|");
-    CHECK(gate.bytes(Way::to_server) == large.size());
-    CHECK(gate.bytes(Way::to_client) == large.size() + 3);
+    CHECK(gate.bytes(Direction::to_server) == large.size());
+    CHECK(gate.bytes(Direction::to_client) == large.size() + 3);
     CHECK(gate.taken() == 1);
     CHECK(gate.fired() == 0);
 }
@@ -109,7 +109,7 @@ TEST_CASE("the gate cuts after exactly so many bytes of either way, by RST or FI
                 Echo echo;
                 TcpGate gate(echo.port());
                 Client client(gate.port());
-                gate.arm({.way = Way::to_client, .act = act, .after = after});
+                gate.arm({.way = Direction::to_client, .act = act, .after = after});
                 client.say(text);
                 CHECK(client.hear(99) == text.substr(0, after) + end);
                 CHECK(gate.fired() == 1);
@@ -118,7 +118,7 @@ TEST_CASE("the gate cuts after exactly so many bytes of either way, by RST or FI
                 Echo echo;
                 TcpGate gate(echo.port());
                 Client client(gate.port());
-                gate.arm({.way = Way::to_server, .act = act, .after = after});
+                gate.arm({.way = Direction::to_server, .act = act, .after = after});
                 client.say(text);
                 const auto heard = client.hear(99);
                 CHECK(heard.back() == *end);
@@ -136,7 +136,7 @@ TEST_CASE("the gate swallows one way from a byte on, and the other goes on", "[g
     Echo echo;
     TcpGate gate(echo.port());
     Client client(gate.port());
-    gate.arm({.way = Way::to_client, .act = GateAct::swallow, .after = 3});
+    gate.arm({.way = Direction::to_client, .act = GateAct::swallow, .after = 3});
     client.say("abcdef");
     CHECK(client.hear(6, 50ms) == "abc?");
     client.say("ghi");
@@ -147,7 +147,7 @@ TEST_CASE("the gate swallows one way from a byte on, and the other goes on", "[g
     CHECK(client.hear(1) == "|");
 
     Client other(gate.port());
-    gate.arm({.way = Way::to_server, .act = GateAct::swallow, .after = 2});
+    gate.arm({.way = Direction::to_server, .act = GateAct::swallow, .after = 2});
     other.say("12345");
     CHECK(other.hear(5, 50ms) == "12?");
     CHECK(echo.heard() == "abcdefghi12");
@@ -157,7 +157,7 @@ TEST_CASE("a connection that vanished passes nothing, not even its end", "[gate]
     Echo echo;
     TcpGate gate(echo.port());
     auto client = std::make_unique<Client>(gate.port());
-    gate.arm({.way = Way::to_server, .act = GateAct::vanish, .after = 2});
+    gate.arm({.way = Direction::to_server, .act = GateAct::vanish, .after = 2});
     client->say("12345");
     while (gate.fired() == 0) std::this_thread::yield();
     client.reset();
@@ -174,7 +174,8 @@ TEST_CASE("the gate delays from a byte on, and loses nothing", "[gate]") {
     TcpGate gate(echo.port());
     for (const std::size_t after : {0U, 4U}) {
         Client client(gate.port());
-        gate.arm({.way = Way::to_client, .act = GateAct::delay, .after = after, .pause = 300ms});
+        gate.arm(
+            {.way = Direction::to_client, .act = GateAct::delay, .after = after, .pause = 300ms});
         const auto from = std::chrono::steady_clock::now();
         client.say("abcdef");
         CHECK(client.hear(6, 10ms) == std::string("abcdef").substr(0, after) + "?");
@@ -192,14 +193,14 @@ TEST_CASE("a fault hits as many connections as it is armed for, each counted by 
     Client third(gate.port());
     first.say("12");
     CHECK(first.hear(2) == "12");
-    gate.arm({.way = Way::to_client, .after = 3, .times = 2});
+    gate.arm({.way = Direction::to_client, .after = 3, .times = 2});
     for (auto* client : {&first, &second}) client->say("345");
     CHECK(first.hear(4) == "345!");
     CHECK(second.hear(4) == "345!");
     third.say("345678");
     CHECK(third.hear(6) == "345678");
     CHECK(gate.fired() == 2);
-    gate.arm({.way = Way::to_client, .after = 3});
+    gate.arm({.way = Direction::to_client, .after = 3});
     gate.disarm();
     third.say("345678");
     CHECK(third.hear(6) == "345678");
@@ -223,4 +224,4 @@ TEST_CASE("the gate turns connections away and takes them again on the same port
     CHECK(gate.taken() == 2);
 }
 
-}  // namespace
+}  // namespace tcp_gate_test

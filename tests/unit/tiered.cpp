@@ -19,7 +19,7 @@
 #include "support/front_promises.hpp"
 #include "support/requests.hpp"
 
-namespace {
+namespace tiered_test {
 
 using namespace std::chrono_literals;
 using idem::ClaimKind;
@@ -392,4 +392,4 @@ TEST_CASE("tiered: the front of the tests keeps every promise of a front") {
     promises.ask();
 }
 
-}  // namespace
+}  // namespace tiered_test

@@ -20,7 +20,7 @@
 using namespace idem_test;
 using namespace std::chrono_literals;
 
-namespace {
+namespace token_test {
 
 using idem::Fingerprint;
 using idem::OutcomeKind;
@@ -386,4 +386,4 @@ TEST_CASE("an issuer that cannot work says which of its settings", "[token]") {
     CHECK_THROWS_AS(tokens.issue(std::string(256, 't')), idem::UsageError);
 }
 
-}  // namespace
+}  // namespace token_test

@@ -18,7 +18,7 @@
 using namespace idem_test;
 using namespace std::chrono_literals;
 
-namespace {
+namespace two_phase_test {
 
 using idem::FailureClass;
 using idem::LostReason;
@@ -441,4 +441,4 @@ TEST_CASE("a resume that cannot read what was noted does not go on without it", 
     CHECK(guard.resume<int>(ticket).execution().checkpoint() == "charged the card");
 }
 
-}  // namespace
+}  // namespace two_phase_test

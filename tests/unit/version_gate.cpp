@@ -15,7 +15,7 @@
 using namespace idem_test;
 using namespace std::chrono_literals;
 
-namespace {
+namespace version_gate_test {
 
 TEST_CASE("memory: a version gate keeps its promises", "[versions]") {
     MemoryWorld world;
@@ -44,4 +44,4 @@ TEST_CASE("options of a gate and versions that cannot work are refused, by name"
     CHECK(runs == 0);
 }
 
-}  // namespace
+}  // namespace version_gate_test

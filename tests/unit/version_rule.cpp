@@ -12,7 +12,7 @@
 
 #include "support/catch.hpp"
 
-namespace {
+namespace version_rule_test {
 
 using idem::EqualVersions;
 using idem::GateStep;
@@ -183,4 +183,4 @@ TEST_CASE("what a gate stores keeps its bytes, and damaged ones are told", "[ver
     }
 }
 
-}  // namespace
+}  // namespace version_rule_test

@@ -21,7 +21,7 @@
 using namespace idem_test;
 using namespace std::chrono_literals;
 
-namespace {
+namespace watch_test {
 
 /// A store whose watches a test can see, call and spoil.
 class WatchedStore : public SpyStore {
@@ -179,4 +179,4 @@ TEST_CASE("a call that does not wait takes no watch", "[watch]") {
     CHECK(store.taken() == 0);
 }
 
-}  // namespace
+}  // namespace watch_test

@@ -26,7 +26,7 @@
 
 #include "support/catch.hpp"
 
-namespace {
+namespace words_test {
 
 using namespace std::string_literals;
 using idem::Component;
@@ -51,8 +51,6 @@ std::string random_bytes(std::mt19937_64& draw, std::size_t max, std::size_t alp
 void validate(const Key& key) {
     idem::validate(KeyView(Component::call, key));
 }
-
-}  // namespace
 
 // --- keys ---------------------------------------------------------------------------------------
 
@@ -253,8 +251,6 @@ TEST_CASE("fingerprint: how a stream is cut does not matter, how fields are cut 
     CHECK(fields.field("a").field(1).finish() == Fingerprint::of("a", 1));
 }
 
-namespace {
-
 // Text that is made by hashing, when it is read. Of nothing there is none.
 struct Hashed {
     std::string part{};
@@ -266,8 +262,6 @@ struct Hashed {
         return made;
     }
 };
-
-}  // namespace
 
 TEST_CASE("fingerprint: fields that hash while they are read are fields like others") {
     const std::vector<Hashed> lazy = {{"one"}, {"two"}, {std::string(300, 'x')}};
@@ -316,8 +310,6 @@ TEST_CASE("fingerprint: of a file is that of its bytes, at any size") {
 
 // --- records as bytes ---------------------------------------------------------------------------
 
-namespace {
-
 using Kind = idem::DecodedRecord::Kind;
 
 idem::RecordHeader full_header() {
@@ -352,8 +344,6 @@ std::string with_field(std::string bytes, std::string_view field) {
     idem::detail::put_fixed(bytes, idem::record_format::check_of(bytes), 4);
     return bytes;
 }
-
-}  // namespace
 
 TEST_CASE("record bytes: every field comes back, zeros and extremes too") {
     for (const auto& header : {full_header(), idem::RecordHeader{}}) {
@@ -439,8 +429,6 @@ TEST_CASE("record bytes: values that a field cannot hold are garbage") {
 
 // --- codecs -------------------------------------------------------------------------------------
 
-namespace {
-
 enum class Colour : std::int16_t { red = -1, green = 300 };
 
 struct Job {
@@ -519,8 +507,6 @@ static_assert(!idem::codable<std::string_view>);
 static_assert(!idem::codable<const char*>);
 static_assert(!idem::codable<int&>);
 
-}  // namespace
-
 TEST_CASE("codec: values come back, all 256 byte values too") {
     comes_back(all_bytes());
     comes_back(""s);
@@ -597,3 +583,5 @@ TEST_CASE("codec: members may be added at the end") {
     CHECK_THROWS_AS(idem::decode_result<OlderJob>(idem::codec_id<Job>(), encoded(Job{"a", 1, {}})),
                     idem::CodecError);
 }
+
+}  // namespace words_test

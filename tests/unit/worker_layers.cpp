@@ -10,7 +10,7 @@
 
 using namespace idem_test;
 
-namespace {
+namespace worker_layers_test {
 
 class AnyMemoryWorld : public MemoryWorld {
 public:
@@ -37,4 +37,4 @@ TEMPLATE_TEST_CASE("a version gate keeps its promises over a store of stores", "
     gates_keep_their_promises(world);
 }
 
-}  // namespace
+}  // namespace worker_layers_test

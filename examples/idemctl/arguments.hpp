@@ -115,11 +115,9 @@ struct Arguments {
 namespace detail {
 
 [[nodiscard]] inline idem::Component component_of(const std::string& word) {
-    using idem::Component;
-    for (const auto one : {Component::call, Component::token, Component::lease, Component::message,
-                           Component::gate, Component::content})
+    for (const auto one : idem::components)
         if (word == to_string(one)) return one;
-    throw WrongUsage("--component is one of call, token, lease, message, gate");
+    throw WrongUsage("--component is one of call, token, lease, message, gate, content, task");
 }
 [[nodiscard]] inline idem::State state_of(const std::string& word) {
     using idem::State;

@@ -71,9 +71,7 @@ inline int list(idem::AnyStore& store, const Arguments& a) {
 /// @throws WrongUsage where it names several.
 [[nodiscard]] inline std::optional<idem::RecordView> find(idem::AnyStore& store,
                                                           const Arguments& a) {
-    using idem::Component;
-    std::vector<Component> components = {Component::call,    Component::token, Component::lease,
-                                         Component::message, Component::gate,  Component::content};
+    std::vector<idem::Component> components(idem::components.begin(), idem::components.end());
     if (a.component) components = {*a.component};
     const idem::Key key{*a.scope, *a.id, a.tenant.value_or("")};
     std::vector<idem::KeyView> keys;

@@ -84,6 +84,7 @@
 #include <idem/version_rule.hpp>
 #include <idem/version_gate.hpp>
 #include <idem/inbox.hpp>
+#include <idem/task_records.hpp>
 #include <idem/dead_letters.hpp>
 #include <idem/reaper.hpp>
 #include <idem/any_front.hpp>

@@ -1,6 +1,8 @@
 #ifndef IDEM_KEY_HPP
 #define IDEM_KEY_HPP
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -24,7 +26,11 @@ enum class Component : std::uint8_t {
     message = 'm',
     gate = 'g',
     content = 'd',  ///< Who first came with some content; see `ContentWatch`.
+    task = 'k',
 };
+inline constexpr std::array components{Component::call,    Component::token, Component::lease,
+                                       Component::message, Component::gate,  Component::content,
+                                       Component::task};
 
 [[nodiscard]] constexpr const char* to_string(Component component) noexcept {
     switch (component) {
@@ -34,6 +40,7 @@ enum class Component : std::uint8_t {
         case Component::message: return "message";
         case Component::gate: return "gate";
         case Component::content: return "content";
+        case Component::task: return "task";
     }
     return "invalid";
 }
@@ -117,15 +124,9 @@ inline void encode_key(const KeyView& key, std::string& out) {
     const auto component = in.fixed(1);
     if (!component) return std::nullopt;
     KeyView key;
-    switch (static_cast<Component>(*component)) {
-        case Component::call:
-        case Component::token:
-        case Component::lease:
-        case Component::message:
-        case Component::gate:
-        case Component::content: key.component = static_cast<Component>(*component); break;
-        default: return std::nullopt;
-    }
+    key.component = static_cast<Component>(*component);
+    if (std::find(components.begin(), components.end(), key.component) == components.end())
+        return std::nullopt;
     for (auto* part : {&key.scope, &key.tenant}) {
         const auto size = in.fixed(1);
         const auto text = size ? in.take(static_cast<std::size_t>(*size)) : std::nullopt;

@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include <idem/error.hpp>
+
 namespace idem::inline v0_1 {
 
 /// A state and its name in tables, events and drawings: letters, digits and '_'.
@@ -124,7 +126,7 @@ template <class State, bool forward>
 
 /// What may become of what, from the `StateTable` of an enumeration; what cannot be right there
 /// does not compile. A state that no step leaves is terminal: it absorbs whatever comes later. All
-/// members are pure; `TaskTable` takes the steps in a table.
+/// members are pure; `TaskRecords` takes the steps on a store, `TaskTable` in a table of yours.
 template <class State>
 class StateMachine {
     static_assert(detail::has_state_table<State>,
@@ -173,6 +175,19 @@ public:
         return out;
     }
 };
+
+namespace detail {
+
+/// @throws UsageError for a step that the machine has not.
+template <class State>
+void check_step(State from, State to) {
+    using Machine = StateMachine<State>;
+    if (Machine::allowed(from, to)) return;
+    throw UsageError("no transition leads from " + std::string(Machine::name(from)) + " to " +
+                     std::string(Machine::name(to)));
+}
+
+}  // namespace detail
 
 }  // namespace idem::inline v0_1
 

@@ -180,7 +180,8 @@ TEST_CASE("golden: stored keys", "[golden]") {
     for (const auto& [component, letter] :
          {std::pair{idem::Component::call, 'c'}, std::pair{idem::Component::token, 't'},
           std::pair{idem::Component::lease, 'l'}, std::pair{idem::Component::message, 'm'},
-          std::pair{idem::Component::gate, 'g'}, std::pair{idem::Component::content, 'd'}})
+          std::pair{idem::Component::gate, 'g'}, std::pair{idem::Component::content, 'd'},
+          std::pair{idem::Component::task, 'k'}})
         CHECK(idem::encode_key({component, "s", "i", ""}).front() == letter);
 }
 

@@ -239,9 +239,7 @@ TEST_CASE("an unprotected claim says so, and asks the store for nothing", "[two_
     owner.bytes.fill('\x7F');
     owner.bytes[0] = '\0';
     std::vector<idem::Ticket> made;
-    for (const auto component :
-         {idem::Component::call, idem::Component::token, idem::Component::lease,
-          idem::Component::message, idem::Component::gate, idem::Component::content})
+    for (const auto component : idem::components)
         made.push_back({component, key(), owner, 1});
     made.push_back({idem::Component::call, {any_bytes, any_bytes, any_bytes}, owner, ~0ULL});
     made.push_back({idem::Component::call, {longest, longest, longest}, owner, 1ULL << 63U});

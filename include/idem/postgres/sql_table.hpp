@@ -69,7 +69,8 @@ inline constexpr const char* view_sql = R"sql(
 CREATE OR REPLACE VIEW {view} AS SELECT
   scope, tenant, id,
   CASE component WHEN 'c' THEN 'call' WHEN 't' THEN 'token' WHEN 'l' THEN 'lease'
-    WHEN 'm' THEN 'message' WHEN 'g' THEN 'gate' WHEN 'd' THEN 'content' END AS component,
+    WHEN 'm' THEN 'message' WHEN 'g' THEN 'gate' WHEN 'd' THEN 'content'
+    WHEN 'k' THEN 'task' END AS component,
   CASE state WHEN 1 THEN 'issued' WHEN 2 THEN 'running' WHEN 3 THEN 'released'
     WHEN 4 THEN 'succeeded' WHEN 5 THEN 'failed' WHEN 6 THEN 'unknown'
     WHEN 7 THEN 'forgotten' END AS state,

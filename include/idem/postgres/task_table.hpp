@@ -110,7 +110,7 @@ public:
     /// table without the columns; ConflictError: roll your transaction back and try it again.
     [[nodiscard]] MoveOutcome<State> begin(PGconn* connection, const std::string& id, State from,
                                            State to) const {
-        step(from, to);
+        detail::check_step(from, to);
         postgres::Params p = params(id, {Machine::name(to), Machine::name(from)});
         p.add(postgres::Type::int8, postgres::Value::number(std::int64_t{options_.lease.count()}));
         return outcome(connection, id, p,
@@ -124,7 +124,7 @@ public:
     /// as the first did. Throws as `begin`.
     [[nodiscard]] MoveOutcome<State> move(PGconn* connection, const Task<State>& task,
                                           State to) const {
-        step(task.state, to);
+        detail::check_step(task.state, to);
         postgres::Params p = params(task.id, {Machine::name(to), Machine::name(task.state)});
         p.add(postgres::Type::int8, postgres::Value::number(static_cast<std::int64_t>(task.fence)));
         const std::string ends = Machine::terminal(to) ? "idem_finished = {now}, idem_lease_end = 0"
@@ -184,8 +184,8 @@ public:
     /// idle, or for a step that the machine has not; else as `begin`.
     ReapedTasks<State> reap(PGconn* connection, State running, State back, State dead,
                             std::size_t limit = 100) const {
-        step(running, back);
-        step(running, dead);
+        detail::check_step(running, back);
+        detail::check_step(running, dead);
         if (PQtransactionStatus(connection) != PQTRANS_IDLE)
             throw UsageError("TaskTable::reap: the connection is in a transaction");
         const Duration patience = patience_now(connection);
@@ -209,11 +209,6 @@ private:
         for (const char c : o.id_type)
             if (c != ' ' && (c < 'a' || c > 'z') && (c < '0' || c > '9'))
                 throw UsageError("TaskTableOptions::id_type is no name of a type");
-    }
-    static void step(State from, State to) {
-        if (Machine::allowed(from, to)) return;
-        throw UsageError("no transition leads from " + std::string(Machine::name(from)) + " to " +
-                         std::string(Machine::name(to)));
     }
 
     [[nodiscard]] static postgres::Params params(const std::string& id,

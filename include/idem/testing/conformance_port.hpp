@@ -245,8 +245,7 @@ void find_shows_what_stands(B& b) {
 template <class B>
 void components_never_meet(B& b) {
     auto request = b.claim_request(b.key(), 1);
-    for (const auto component : {Component::call, Component::token, Component::lease,
-                                 Component::message, Component::gate, Component::content}) {
+    for (const auto component : components) {
         request.key = b.view(b.key(), component);
         expect_equal(b.send(request).kind, ClaimKind::acquired, "a component of its own");
     }

@@ -318,16 +318,22 @@ struct SweepPlan {
     }
 };
 
-/// Bytes of an exchange without a fault, each way.
+/// Bytes of an exchange without a fault, each way: the least of a few, as one may have met with a
+/// connection that the background made, or with a retry.
 template <class Rig>
 std::map<Direction, std::uint64_t> sizes_of(Rig& rig, const Exchange<Rig>& what) {
     std::map<Direction, std::uint64_t> sizes;
-    const auto key = what.prepare(rig);
-    const auto at_server = rig.gate.bytes(Direction::to_server);
-    const auto at_client = rig.gate.bytes(Direction::to_client);
-    what.run(rig, key);
-    sizes[Direction::to_server] = rig.gate.bytes(Direction::to_server) - at_server;
-    sizes[Direction::to_client] = rig.gate.bytes(Direction::to_client) - at_client;
+    for (int time = 0; time < 4; ++time) {
+        const auto key = what.prepare(rig);
+        const std::map<Direction, std::uint64_t> before = {
+            {Direction::to_server, rig.gate.bytes(Direction::to_server)},
+            {Direction::to_client, rig.gate.bytes(Direction::to_client)}};
+        what.run(rig, key);
+        for (const auto& [way, at] : before) {
+            const auto size = rig.gate.bytes(way) - at;
+            sizes[way] = time == 0 ? size : std::min(sizes[way], size);
+        }
+    }
     return sizes;
 }
 

@@ -157,7 +157,6 @@ void who_renews_after_a_lapse_has_not_waited(World& world) {
     CHECK_FALSE(idem::renew_one(world.store(),
                                 {{idem::Component::call, key}, header.owner, header.fence, 10min})
                     .lost);
-    CHECK(reaper.pass(10, seen + 20min).waiting == 0);
     world.advance(10min);  // 20 minutes in all, whatever was waited for before
     CHECK(reaper.pass(10, seen + 55min).waiting == 1);
     CHECK(reaper.pass(10, seen + 90min).waiting == 1);

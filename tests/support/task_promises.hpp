@@ -109,6 +109,11 @@ void tasks_are_left_where_they_wait(World& world) {
     CHECK(std::get<JobStanding>(wrong).state == Job::pending);
     CHECK(tasks.find("clip")->attempt == 2);
     CHECK(begun(tasks, "clip").attempt() == 3);
+    CHECK(begun(tasks, "handed on").leave(Job::checking));
+    CHECK(refused(tasks, "handed on").state == Job::checking);
+    CHECK_FALSE(refused(tasks, "handed on").held);
+    CHECK(std::holds_alternative<HeldJob>(tasks.begin("handed on", Job::checking, Job::pending)));
+    CHECK(tasks.find("handed on")->state == Job::checking);
 }
 
 template <class World>

@@ -82,9 +82,10 @@ struct TaskNote {
 
 }  // namespace detail
 
-/// A task in a worker's hands: renewed by the heartbeat that guards share. Its destructor gives it
-/// back to the state from which it was begun and never throws. Movable between threads, for one
-/// thread at a time. If the process dies the task waits there again at the end of its lease.
+/// A task in a worker's hands: renewed by the heartbeat that guards share. Dropped it is released,
+/// as an open claim is, and waits in the state from which it was begun. Movable between threads,
+/// for one thread at a time. If the process dies the task waits there again at the end of its
+/// lease.
 template <class State>
 class [[nodiscard]] HeldTask {
     using Machine = StateMachine<State>;
@@ -93,18 +94,6 @@ class [[nodiscard]] HeldTask {
 public:
     HeldTask(Claim<std::string> claim, State state, State waits)
         : claim_(std::move(claim)), note_{state, waits} {}
-    ~HeldTask() {
-        if (claim_.is_open()) (void)back(note_.waits);
-    }
-    HeldTask(HeldTask&&) noexcept = default;
-    HeldTask& operator=(HeldTask&& other) noexcept {
-        if (this != &other) {
-            if (claim_.is_open()) (void)back(note_.waits);
-            claim_ = std::move(other.claim_);
-            note_ = other.note_;
-        }
-        return *this;
-    }
 
     [[nodiscard]] State state() const noexcept { return note_.state; }
     /// False once it has ended, was given back or moved from: nothing below may be asked then.
@@ -125,11 +114,11 @@ public:
     StepKind move(State to) {
         detail::check_step(note_.state, to);
         if (Machine::terminal(to)) {
-            note_.state = to;
             const auto why =
                 std::move(claim_).complete(std::string(Machine::name(to))).unrecorded_reason();
-            if (why == UnrecordedReason::none) return StepKind::taken;
-            return why == UnrecordedReason::lost ? StepKind::lost : StepKind::unrecorded;
+            if (why == UnrecordedReason::lost) return StepKind::lost;
+            note_.state = to;
+            return why == UnrecordedReason::none ? StepKind::taken : StepKind::unrecorded;
         }
         try {
             claim_.execution().checkpoint(Note{to, note_.waits}.text());
@@ -145,12 +134,10 @@ public:
     bool leave(State to) {
         detail::check_step(note_.state, to);
         if (Machine::terminal(to)) throw UsageError("a task ends by move, and is not left there");
-        return back(to);
+        return std::move(claim_).release(Note{to, to}.text());
     }
 
 private:
-    bool back(State to) { return std::move(claim_).release(Note{to, to}.text()); }
-
     Claim<std::string> claim_;
     Note note_;
 };

@@ -51,6 +51,13 @@ template <class Tasks>
     REQUIRE(std::holds_alternative<HeldJob>(answer));
     return std::get<HeldJob>(std::move(answer));
 }
+/// Begun, and a step further.
+template <class Tasks>
+[[nodiscard]] HeldJob checking(Tasks& tasks, const std::string& id) {
+    auto task = begun(tasks, id);
+    CHECK(task.move(Job::checking) == idem::StepKind::taken);
+    return task;
+}
 template <class Tasks>
 [[nodiscard]] JobStanding refused(Tasks& tasks, const std::string& id) {
     auto answer = tasks.begin(id, Job::pending, Job::running);
@@ -88,9 +95,8 @@ template <class World>
 void tasks_are_left_where_they_wait(World& world) {
     auto tasks = tasks_on(world.store(), "wait");
     const auto first = [&] {
-        auto task = begun(tasks, "clip");
+        auto task = checking(tasks, "clip");
         const auto fence = task.fence();
-        CHECK(task.move(Job::checking) == idem::StepKind::taken);
         CHECK(task.leave(Job::pending));
         return fence;
     }();
@@ -120,8 +126,7 @@ template <class World>
 void vanished_workers_lose_their_task(World& world) {
     using namespace std::chrono_literals;
     auto tasks = tasks_on(world.store(), "vanish");
-    auto paused = begun(tasks, "clip");
-    CHECK(paused.move(Job::checking) == idem::StepKind::taken);
+    auto paused = checking(tasks, "clip");
     world.advance(1h);
     auto next = begun(tasks, "clip");  // from where it waited, not from where the other one was
     CHECK(next.takeover());
@@ -140,8 +145,7 @@ template <class World>
 void reapers_settle_tasks(World& world) {
     using namespace std::chrono_literals;
     auto tasks = tasks_on(world.store(), "reaped");
-    auto paused = begun(tasks, "clip");
-    CHECK(paused.move(Job::checking) == idem::StepKind::taken);
+    auto paused = checking(tasks, "clip");
     idem::Reaper reaper(world.store(), "reaped", {.component = idem::Component::task});
     CHECK(reaper.pass().released == 0);
     world.advance(1h);

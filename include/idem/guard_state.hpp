@@ -66,6 +66,13 @@ void check_lease_for(const Store& store, Duration lease, const char* name) {
                          "it, and the heartbeat could not keep the lease");
 }
 
+/// Of a component that stands on a guard: all that its lease must be.
+template <store Store>
+void check_lease(const Store& store, Duration lease, bool heartbeat, const char* name) {
+    check_lease(lease, heartbeat, name);
+    if (heartbeat) check_lease_for(store, lease, name);
+}
+
 /// Counts calls under way without a cache line that all threads write.
 class CallCounter {
 public:

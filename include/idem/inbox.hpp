@@ -161,8 +161,7 @@ private:
 
     [[nodiscard]] static GuardOptions guard_options(const Store& store,
                                                     const InboxOptions& options) {
-        detail::check_lease(options.lease, options.heartbeat, "InboxOptions::lease");
-        if (options.heartbeat) detail::check_lease_for(store, options.lease, "InboxOptions::lease");
+        detail::check_lease(store, options.lease, options.heartbeat, "InboxOptions::lease");
         detail::check_wait(options.redelivery, "InboxOptions::redelivery");
         detail::check(options.retry);
         if (options.redelivery > Duration::zero() && options.lease >= options.redelivery)

@@ -124,8 +124,7 @@ public:
 private:
     [[nodiscard]] static GuardOptions guard_options(const Store& store,
                                                     const LeaseOptions& options) {
-        detail::check_lease(options.lease, options.heartbeat, "LeaseOptions::lease");
-        if (options.heartbeat) detail::check_lease_for(store, options.lease, "LeaseOptions::lease");
+        detail::check_lease(store, options.lease, options.heartbeat, "LeaseOptions::lease");
         detail::check_duration(options.retention, "LeaseOptions::retention");
         detail::check_max_hold(options.max_hold, options.lease, "LeaseOptions::max_hold",
                                "LeaseOptions::lease");

@@ -226,8 +226,7 @@ public:
 private:
     [[nodiscard]] static GuardOptions guard_options(const Store& store,
                                                     const TaskOptions& options) {
-        detail::check_lease(options.lease, options.heartbeat, "TaskOptions::lease");
-        if (options.heartbeat) detail::check_lease_for(store, options.lease, "TaskOptions::lease");
+        detail::check_lease(store, options.lease, options.heartbeat, "TaskOptions::lease");
         detail::check_duration(options.retention, "TaskOptions::retention");
         detail::check_duration(options.held_retention, "TaskOptions::held_retention");
         GuardOptions out;

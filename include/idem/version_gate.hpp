@@ -134,8 +134,7 @@ public:
 private:
     [[nodiscard]] static GuardOptions guard_options(const Store& store,
                                                     const GateOptions& options) {
-        detail::check_lease(options.lease, options.heartbeat, "GateOptions::lease");
-        if (options.heartbeat) detail::check_lease_for(store, options.lease, "GateOptions::lease");
+        detail::check_lease(store, options.lease, options.heartbeat, "GateOptions::lease");
         detail::check_duration(options.retention, "GateOptions::retention");
         detail::check_wait(options.wait, "GateOptions::wait");
         GuardOptions out;

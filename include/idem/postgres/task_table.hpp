@@ -330,7 +330,8 @@ private:
         if (of_the_server(*answer.fault)) raise(*answer.fault);
         out.parked.emplace_back(task.id, answer.fault->message);
     }
-    /// What stands in the way of every task, not of one. PostgreSQL manual, appendix A.
+    /// What stands in the way of every task, not of one (PostgreSQL manual, appendix A). Not by
+    /// `fault_class`: what it does not know is the server's there, and a trigger of yours here.
     [[nodiscard]] static bool of_the_server(const postgres::Fault& fault) {
         for (const char* with : {"08", "25", "53", "57P", "58", "XX"})
             if (fault.code.starts_with(with)) return true;

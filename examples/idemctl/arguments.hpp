@@ -115,9 +115,12 @@ struct Arguments {
 namespace detail {
 
 [[nodiscard]] inline idem::Component component_of(const std::string& word) {
-    for (const auto one : idem::components)
+    std::string known;
+    for (const auto one : idem::components) {
         if (word == to_string(one)) return one;
-    throw WrongUsage("--component is one of call, token, lease, message, gate, content, task");
+        known += (known.empty() ? "" : ", ") + std::string(to_string(one));
+    }
+    throw WrongUsage("--component is one of " + known);
 }
 [[nodiscard]] inline idem::State state_of(const std::string& word) {
     using idem::State;
